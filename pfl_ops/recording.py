@@ -4,7 +4,7 @@ Either the simulating process tracks (`StoreRecorder`), or it leaves a request t
 """
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -201,8 +201,9 @@ def keep(experiment: Experiment, simulation: "Simulation", tracked: "Run") -> No
     )
     tracked.table(simulation.client_table, "clients.parquet")
     tracked.figure(figures.partition(clients.table, title=experiment.label), "partition")
-    tracked.figure(figures.curves([(r.round, r.metrics) for r in simulation.records]), "accuracy")
-    tracked.figure(figures.clients(_by_stage(simulation.client_table)), "clients")
+    tracked.figure(figures.curves(_accuracies(simulation)), "accuracy")
+    if by_stage := _by_stage(simulation.client_table):
+        tracked.figure(figures.clients(by_stage), "clients")
     with scratch() as folder:
         tracked.artifact(write_partition(folder / "partition", clients.recorded), move=True)
         for path in models(simulation, folder):
@@ -225,6 +226,14 @@ def keep(experiment: Experiment, simulation: "Simulation", tracked: "Run") -> No
     tracked.flush()
     if simulation.diverged is None:  # its numbers are no results
         tracked.log([Record(last.round, {FINISHED: 1.0}, last.time)])  # after all the rest: a run with it has it all
+
+
+def _accuracies(simulation: "Simulation") -> Sequence[tuple[int, Mapping[str, float]]]:
+    """Rounds with their metrics; the last round alone, as it was scored in full, if no other one has an accuracy."""
+    rounds = [(record.round, record.metrics) for record in simulation.records]
+    if any(key.startswith(("val/", "test/")) for _, values in rounds for key in values):
+        return rounds
+    return [(rounds[-1][0], {key.removeprefix("final/"): value for key, value in simulation.final.items()})]
 
 
 def _plugins_as_loaded(folder: Path) -> list[Path]:
@@ -250,9 +259,9 @@ def present(experiment: Experiment, simulation: "Simulation", tracked: "Run", ki
 
 
 def _by_stage(columns: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Local accuracies by stage, in the order of the stages."""
+    """Local accuracies by stage, in the order of the stages; no stage without any: no scored client has a sample."""
     found = {stage: columns["local"][columns["stage"] == stage] for stage in metrics.STAGES if columns}
-    return {stage: values for stage, values in found.items() if len(values)}
+    return {stage: values for stage, values in found.items() if not np.isnan(values).all()}
 
 
 def models(simulation: "Simulation", folder: Path) -> Iterator[Path]:

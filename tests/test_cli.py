@@ -1033,6 +1033,16 @@ def test_the_untrained_network_s_score_is_no_round_s() -> None:
     assert line.text(1) == "round 1/10  Acc(L) 50.0 %  Acc(G) –"
 
 
+def test_progress_line_has_the_scores_of_the_own_stage() -> None:
+    """`fedavg_ft` is judged at L2, as in its result; L1 is the global model before fine-tuning."""
+    line = RunProgress.of(Experiment.of("fedavg_ft", dataset="digits", model="linear", rounds=10))
+    line.record(SimpleNamespace(round=0, metrics={"test/L1/local/mean": 0.1, "test/L1/global/mean": 0.1}, time=0))
+    assert line.text(0) == "round 0/10  Acc(L) 10.0 %  Acc(G) 10.0 %"
+    scores = {"test/L1/local/mean": 0.5, "test/L1/global/mean": 0.5, "test/L2/local/mean": 0.9}
+    line.record(SimpleNamespace(round=1, metrics=scores, time=0))
+    assert line.text(1) == "round 1/10  Acc(L) 90.0 %  Acc(G) –"
+
+
 def test_where_to_look_closer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     assert ui_hint(None) == "pfl-ops ui"

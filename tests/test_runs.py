@@ -12,13 +12,14 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
 from matplotlib.figure import Figure
 from safetensors.torch import load_file
 
-from pfl_ops import figures, recording, runs
+from pfl_ops import figures, recording, rng, runs
 from pfl_ops.algorithms import ALGORITHMS
 from pfl_ops.algorithms.fedavg import FedAvg
 from pfl_ops.algorithms.fliu import FLIU
@@ -309,6 +310,36 @@ def test_its_figures(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     for name in ("partition", "accuracy", "clients"):
         file = store.download(str(found.run_id), f"figures/{name}.png", tmp_path / name)
         assert file.read_bytes()[:4] == b"\x89PNG"
+
+
+def test_run_without_scored_rounds_is_finished(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`centralized` has G alone: with `evaluation.stages=L1` only the full evaluation after the last round has a score,
+    which the picture then shows."""
+    drawn: list[Any] = []
+    monkeypatch.setattr(figures, "curves", lambda records: drawn.append(records) or FIGURES["curves"](records))
+    e = experiment(seed=2, method="centralized", **{"participation.share": 1.0, "evaluation.stages": ["L1"]})
+    found = go(store, e)
+    assert tracked(store, e).status == "FINISHED"
+    ((last, values),) = drawn[0]
+    assert last == 3 and values["test/G/local/mean"] == found.final["final/test/G/local/mean"]
+
+
+def test_run_of_a_client_without_test_samples_is_finished(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two clients the second one is scored, and the first one has all test samples: Acc(G) alone has values."""
+    for name, function in FIGURES.items():
+        monkeypatch.setattr(figures, name, function)
+    x, y, owner = np.arange(32, dtype=np.float32).reshape(16, 2), np.arange(16) % 2, np.arange(16) // 8
+    parts = {"x_test": x[:8], "y_test": y[:8], "client_test": owner[:8]}
+    np.savez(tmp_path / "two.npz", x_train=x, y_train=y, client_train=owner, **parts)
+    seed = next(s for s in range(9) if rng.generator(s, "evaluation/clients").choice(2, 1, replace=False) == [1])
+    e = Experiment.of(
+        "fedavg", dataset=str(tmp_path / "two.npz"), model="linear", rounds=2, seed=seed, **{"evaluation.clients": 1}
+    )
+    found = go(store, e)
+    assert tracked(store, e).status == "FINISHED"
+    assert "final/test/G/global/mean" in found.final and not any("/local/" in key for key in found.final)
 
 
 # -- a method that fails ----------------------------------------------------------------------------------------------

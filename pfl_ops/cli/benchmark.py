@@ -239,7 +239,16 @@ def cost_rows(table: "pd.DataFrame") -> "TableRows":
     from pfl_ops.federation.loop.estimate import duration
     from pfl_ops.units import mebibytes
 
-    heads = ("method", "trials", "samples", "settings varied", "search", "a test run", "sent", "test data opened")
+    heads = (
+        "method",
+        "trials",
+        "samples",
+        "settings varied",
+        "search",
+        "a test run",
+        "sent up and down",
+        "test data opened",
+    )
     rows = [
         (
             row["method"],

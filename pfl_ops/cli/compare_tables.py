@@ -14,14 +14,13 @@ from pfl_ops.reports.compared import (
     SECONDS,
     TRAFFIC,
     ahead,
-    best_notes,
     folded,
     other_rounds,
-    scored_notes,
     shown_metrics,
     size_of,
     text_of,
 )
+from pfl_ops.reports.compared_notes import best_notes, scored_notes
 from pfl_ops.reports.numbers import (
     VIEWS,
     chance,
@@ -88,8 +87,9 @@ def show(comparison: Comparison, console: Console, remarks: Console | None = Non
     if n:
         say(console, f"no room for: {', '.join(droppable[:n])}")
     columns = [name for name in there if name not in droppable[:n]]
-    if any(name.startswith(("best ", "last ")) and name != "best round" for name in columns):
-        for note in best_notes(comparison):
+    others = any(name.startswith(("best ", "last ")) and name != "best round" for name in columns)
+    if comparison.at == "best" or others:
+        for note in dict.fromkeys(note for group in comparison.groups for note in best_notes(comparison, group)):
             say(console, note)
     tested = any(line.difference and line.difference.p is not None for line in comparison.lines)
     if tested and "p" not in droppable[:n]:

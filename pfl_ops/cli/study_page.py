@@ -56,9 +56,10 @@ def write_page(study: "Study", folder: Path) -> Path:
 
 def shared(experiment: "Experiment") -> dict[str, str]:
     """Return the settings that a page lists as shared: term and text."""
+    n = experiment.partition.clients
     return {
         "data": f"{experiment.data.label}, at most {experiment.data.train_size or 'all'} training samples",
-        "partition": f"{experiment.partition.kind}, {count(experiment.partition.clients, 'client')}",
+        "partition": f"{experiment.partition.kind}, {'clients as given' if n is None else count(n, 'client')}",
         "network": experiment.model.name,
         "rounds": str(experiment.training.rounds),
     }

@@ -36,10 +36,14 @@ class RunProgress:
         rounds: T.
         split: "val" or "test", of the accuracies.
         stream: where to; None: standard error, so that results alone are on standard output.
+        own_stage: at which the method is judged; as long as it has no score, the first stage that has one is shown.
     """
 
-    def __init__(self, title: str, rounds: int, split: str, stream: TextIO | None = None) -> None:
+    def __init__(
+        self, title: str, rounds: int, split: str, stream: TextIO | None = None, own_stage: str = "L1"
+    ) -> None:
         self.title, self.rounds, self.split = title, rounds, split
+        self.stages = sorted(STAGES, key=lambda stage: stage != own_stage)
         self.console = live.console(stream)
         self.seen: dict[str, tuple[float, int]] = {}  # last value of each key, and its round: not all come in each
         self.began = time.time()
@@ -51,7 +55,8 @@ class RunProgress:
     def of(cls, experiment: "Experiment", stream: TextIO | None = None) -> Self:
         """Return the progress of an experiment's first repetition."""
         split = "val" if experiment.evaluation.split == "validation" else "test"
-        return cls(f"{experiment.label} seed {experiment.seed}", experiment.training.rounds, split, stream)
+        title, own_stage = f"{experiment.label} seed {experiment.seed}", experiment.algorithm.own_stage
+        return cls(title, experiment.training.rounds, split, stream, own_stage)
 
     def __enter__(self) -> Self:
         self.picture = live.picture(self._draw, self.console)
@@ -79,7 +84,7 @@ class RunProgress:
     def text(self, finished: int) -> str:
         """`round 3/20  Acc(L) 91.2 %  Acc(G) 54.3 % (round 1)  12,345 samples/s  32 s left`; no scores of round 0."""
         parts = [f"round {finished}/{self.rounds}"]
-        stage = next((s for s in STAGES if f"{self.split}/{s}/local/mean" in self.seen), None)
+        stage = next((s for s in self.stages if f"{self.split}/{s}/local/mean" in self.seen), None)
         for name, view in (("Acc(L)", "local"), ("Acc(G)", "global")):
             value, measured = self.seen.get(f"{self.split}/{stage}/{view}/mean", (math.nan, finished))
             old = f" (round {measured})" if 0 < measured < finished else ""

@@ -1,19 +1,17 @@
 """A comparison as tables and one report. Column names and units are the same in all of them: see `numbers`."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import datetime
 
 import pandas as pd
 
 from pfl_ops import metrics
 from pfl_ops.comparison import LEVEL, Line, Test
-from pfl_ops.display.tables import covered, sampling_notes
 from pfl_ops.errors import count, sentence
-from pfl_ops.federation.settings import ALL_UP_TO
 from pfl_ops.reports.compare import TEST_DESCRIPTIONS, Comparison, Group
+from pfl_ops.reports.compared_notes import best_notes, scored_notes
 from pfl_ops.reports.compared_pictures import pictures
 from pfl_ops.reports.document import Document, Head, Mark, PageBlock, PageSection, Row, Table, TableCell, Text, anchor
-from pfl_ops.reports.fairness import ABSENT, clients_at_l2, scored_cohort, some_labels
 from pfl_ops.reports.numbers import (
     MIB,
     VIEWS,
@@ -28,7 +26,7 @@ from pfl_ops.reports.numbers import (
     title_of,
     unit_of,
 )
-from pfl_ops.results import At, Result
+from pfl_ops.results import At
 from pfl_ops.statistics import mean_std
 
 COMMON = (
@@ -49,7 +47,6 @@ SEQUENTIAL = (
     "is at least 0.22 with two seeds, 0.032 with three and 0.0038 with four. Equal differences decide nothing."
 )
 
-SUBSET = "best round: Acc(G) is of the subset of pooled samples that curves have, so best may be below last"
 
 # -- in words ----------------------------------------------------------------------------------------------------------
 
@@ -74,8 +71,15 @@ def ahead(c: Comparison, group: Group, line: Line) -> str:
 
 
 def text_of(line: Line, metric: str, at: At = "final") -> str:
-    """Return a metric of a line in its unit, without the unit's name: "91.2 ± 0.4"."""
-    return spread(in_unit(line.values(metric, at), metric), unit_of(metric).digits)
+    """Return a metric of a line in its unit, without the unit's name: "91.2 ± 0.4", see `_of_runs`."""
+    values = line.values(metric, at)
+    return spread(in_unit(values, metric), unit_of(metric).digits) + _of_runs(line, values)
+
+
+def _of_runs(line: Line, values: Mapping[int, float]) -> str:
+    """Return " (3 of 5)" for a mean over the seeds that have a value, if others of the line have none; else ""."""
+    n = len({run.seed for run in line.runs})
+    return f" ({len(values)} of {n})" if 0 < len(values) < n else ""
 
 
 def shown_metrics(group: Group) -> dict[str, str]:
@@ -89,74 +93,6 @@ def other_rounds(c: Comparison, group: Group) -> dict[str, tuple[str, At]]:
     other: dict[str, tuple[str, At]]
     other = {f"last {name}": (group.metric, "final")} if c.at == "best" else {f"best {name}": (group.metric, "best")}
     return other | {"best round": (BEST_ROUND, "final")}
-
-
-def best_notes(c: Comparison) -> tuple[str, ...]:
-    """Return a line each on best rounds that were scored on a subset of the pooled samples, or on a cohort alone.
-
-    The last round is scored on more, so that its score may be above that of the best round, even if it is that round.
-    """
-    found = []
-    for group in c.groups:
-        error = metrics.error_key(f"/{group.metric}")  # tracked where the samples are a subset
-        names = (name for line in group.lines for run in line.runs for name in run.metrics)
-        if error and any(name.startswith("best/") and name.endswith(error) for name in names):
-            found.append(SUBSET)
-        of_cohort = [line for line in group.lines if scored_cohort(line.runs[0], group.metric, "best")]
-        if of_cohort:
-            some = any(clients_at_l2(line.runs[0]) is not None for line in of_cohort)
-            found.append(
-                f"best round: {', '.join(line.label for line in of_cohort)} (L2) is scored on that round's cohort "
-                f"alone, other stages {'' if some else 'and the last round '}on all clients"
-            )
-    return tuple(dict.fromkeys(found))
-
-
-def scored_notes(group: Group) -> tuple[str, ...]:
-    """Return a line each on scores of the last round that stand on a part of the samples, or of the clients.
-
-    Lines are named if it is not true of all of them.
-    """
-    found = []
-    sampled = [line for line in group.lines if any(run.final_samples is not None for run in line.runs)]
-    found += sampling_notes(
-        [run.metrics for line in sampled for run in line.runs], f"Acc(G) of the last round{_of(sampled, group)}"
-    )
-    drawn = [line for line in group.lines if any(_drawn(run) is not None for run in line.runs)]
-    for told in dict.fromkeys(told for line in drawn for run in line.runs if (told := _drawn(run))):
-        found.append(f"{told} are scored, drawn once for each run{_of(drawn, group)} (evaluation.clients)")
-    few = [line for line in group.lines if any(_lacking(run) for run in line.runs)]
-    if few:
-        pairs = [pair for line in few for run in line.runs if (pair := _at_l2(run))]
-        named = "" if len(few) == len(group.lines) else f"; {some_labels([line.label for line in few])}"
-        found.append(f"{covered(*zip(*pairs, strict=True))} ({ABSENT}=last{named})")
-    return tuple(found)
-
-
-def _of(lines: Sequence[Line], group: Group) -> str:
-    """ " of 'fliu', 'ditto'"; "": these are all lines of the group."""
-    return "" if len(lines) == len(group.lines) else f" of {some_labels([line.label for line in lines])}"
-
-
-def _drawn(run: Result) -> str | None:
-    """ "200 of 300 clients"; None: all are scored, or that is not known."""
-    text = run.settings.get("evaluation.clients", "None")
-    most = int(text) if text.isdigit() else ALL_UP_TO
-    return f"{most:,} of {run.n_clients:,} clients" if run.n_clients is not None and most < run.n_clients else None
-
-
-def _at_l2(run: Result) -> tuple[int, int] | None:
-    """Clients with a score at L2, and at another stage, see `clients_at_l2`; None: all have one."""
-    found = clients_at_l2(run)
-    keys = (metrics.key(run.split, stage, "local", "clients", prefix="final/") for stage in ("L1", "G"))
-    others = [int(run.metrics[key]) for key in keys if key in run.metrics]
-    most = max(others) if others else run.n_clients
-    return None if found is None or most is None else (found, most)
-
-
-def _lacking(run: Result) -> bool:
-    pair = _at_l2(run)
-    return pair is not None and pair[0] < pair[1]
 
 
 # -- tables of plain data ----------------------------------------------------------------------------------------------
@@ -238,7 +174,8 @@ def reading(c: Comparison) -> tuple[str, ...]:
     """Return the notes that hold for the tables of every group."""
     at_round = "the last round" if c.at == "final" else "each run's best round"
     return (
-        f"Mean ± sample standard deviation over n repetitions, at {at_round}. Accuracies are means over clients.",
+        f"Mean ± sample standard deviation over n repetitions, at {at_round}; (3 of 5): over the 3 that have a value. "
+        "Accuracies are means over clients.",
         "Stage: L1, what clients hold after the update; L2, their models after local training; G, the global model. "
         "Each method is judged in its own stage.",
         "Difference to the first: mean over common seeds of the line's value less the first line's, for accuracies in "
@@ -272,7 +209,7 @@ def results(c: Comparison, group: Group, notes: tuple[str, ...] = ()) -> Table:
     at_round = "at the last round" if c.at == "final" else "at each run's best round"
     caption = f"{group.title}: {group.size}, {at_round}, ordered by {title_of(group.metric)}."
     data = c.table[c.table["group"] == group.title]
-    of_group = tuple(map(sentence, scored_notes(group)))
+    of_group = tuple(map(sentence, (*scored_notes(group), *(best_notes(c, group) if c.at == "best" else ()))))
     return Table(_name(c, group, "results"), caption, (heads,), tuple(rows), (*notes, *of_group), data)
 
 
@@ -321,7 +258,7 @@ def costs(c: Comparison, group: Group) -> Table:
         entries.append(TableCell(spread(seconds, 1), mean_std(seconds.values())[0] if seconds else None))
         rows.append(Row(tuple(entries)))
     heads = tuple(map(Head, ("setting", *others, *target, *TRAFFIC, SECONDS)))
-    notes = tuple(map(sentence, best_notes(c)))
+    notes = tuple(map(sentence, best_notes(c, group))) if c.at == "final" else ()
     return Table(_name(c, group, "costs"), f"{group.title}: rounds and cost.", (heads,), tuple(rows), notes)
 
 
@@ -376,7 +313,8 @@ def _entry(
     if not values:
         return TableCell("–", mark="missing")
     digits = unit_of(metric).digits if digits is None else digits
-    return TableCell(spread(values, digits), mean_std(values.values())[0], mark=mark)
+    of = _of_runs(line, values) if seed is None else ""
+    return TableCell(spread(values, digits) + of, mean_std(values.values())[0], mark=mark)
 
 
 def highest(c: Comparison, group: Group, metric: str) -> tuple[Line, ...]:

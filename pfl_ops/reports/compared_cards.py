@@ -6,7 +6,7 @@ from pfl_ops.display import cards
 from pfl_ops.display.tables import TableRows
 from pfl_ops.errors import count
 from pfl_ops.reports.compare import Comparison, Group
-from pfl_ops.reports.compared import folded, highest, results, scored_notes, size_of
+from pfl_ops.reports.compared import folded, highest, results, size_of
 from pfl_ops.reports.compared_pictures import pictures
 from pfl_ops.reports.document import TableCell
 from pfl_ops.reports.numbers import title_of
@@ -32,7 +32,7 @@ def _rest(left: int) -> str:
 
 def _group(c: Comparison, group: Group, is_open: bool) -> str:
     unfair = f"Not a fair comparison: {folded(group.complaints)}." if group.complaints else ""
-    parts = [lambda: cards.table(_rows(c, group)), lambda: cards.note(unfair, *scored_notes(group))]
+    parts = [lambda: cards.table(_rows(c, group)), lambda: cards.note(unfair, *results(c, group).notes)]
     if is_open:
         parts.append(lambda: _picture(c, group))
     return cards.folded(f"{group.title}: {group.size}", parts, is_open)

@@ -148,7 +148,7 @@ def _cohorts(rows: LabelledRuns, metric: str, by_round: bool) -> str:
         return f"{cohort}, {run.settings['participation.share']} of the clients" if cohort else "all clients"
 
     what = "a score at L2 is of a cohort alone"
-    if by_round and all(scored_cohort(run, metric, at) for runs in rows.values() for run in runs):
+    if by_round and len(rows) > 1 and all(scored_cohort(run, metric, at) for runs in rows.values() for run in runs):
         return f"{what}: each best round has its own"
     return _different(rows, what, told)
 

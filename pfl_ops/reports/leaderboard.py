@@ -176,7 +176,11 @@ def _spent(table: pd.DataFrame) -> Table:
     ]
     head = (
         *map(Head, ("method", *NUMBERS.values())),
-        Head("samples", note="on which gradients were taken in all trials and runs with new seeds, each time counted"),
+        Head(
+            "samples",
+            note="on which gradients were taken in all trials and runs with new seeds, each time counted; without the "
+            "fine-tuning of copies that are only scored",
+        ),
         *map(Head, ("search", "a test run")),
         Head("sent", note="up and down, all clients, one test run"),
         Head("test opened", note="choices of the method that the test data were opened for"),

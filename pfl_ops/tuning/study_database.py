@@ -1,4 +1,4 @@
-"""Where studies are kept: Optuna's storage at an address, and the lock of a study that runs."""
+"""Storage of studies: Optuna's at an address, and the lock of a study that runs."""
 
 import contextlib
 import logging

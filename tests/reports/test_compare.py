@@ -28,7 +28,8 @@ from pfl_ops.reports import compared_cards
 from pfl_ops.reports import labels as labels_module
 from pfl_ops.reports import numbers as numbers_module
 from pfl_ops.reports.compare import Comparison, Group, compare
-from pfl_ops.reports.compared import ahead, costs, document, reading, results, scored_notes
+from pfl_ops.reports.compared import ahead, costs, document, reading, results, text_of
+from pfl_ops.reports.compared_notes import best_notes, scored_notes
 from pfl_ops.reports.document import Document, Picture, Table, Text
 from pfl_ops.reports.html import to_html
 from pfl_ops.reports.labels import group_titles, labels
@@ -714,6 +715,44 @@ def test_best_rounds_of_a_cohort_take_the_p_value(made: Any, shelf: Any, second:
     assert other.groups[0].fair and not any("cohort" in line for line in other.complaints)
 
 
+def test_l2_of_best_rounds_is_said_to_be_of_a_cohort(made: Any, shelf: Any) -> None:
+    """Methods judged at L1 show L2 of the best round too, which is of that round's cohort. One line compares nothing.
+
+    The note is below the table of the best rounds, also in LaTeX; at the last round L2 is of all clients.
+    """
+    runs = [made("fliu", s, acc, **{"participation.share": 0.25}) for s, acc in enumerate((0.6, 0.7))]
+    for run in runs:
+        run.metrics.update({f"{at}test/L2/local/mean": 0.9 for at in ("final/", "best/")})
+    note = (
+        "best round: fliu (L2) is scored on that round's cohort alone, other stages and the last round on all clients"
+    )
+    best = go(shelf(runs), metric="local/mean", at="best", with_clients=False)
+    console = Console(width=60, file=io.StringIO())
+    show(best, console)
+    assert " ".join(note.split()) in " ".join(console.file.getvalue().split())
+    assert results(best, best.groups[0]).notes[-1] == f"B{note[1:]}." and costs(best, best.groups[0]).notes == ()
+    assert not any("cohort" in line for line in best.complaints)
+    last = go(shelf(runs), metric="local/mean", target=0.5, with_clients=False)
+    assert last.complaints == () and not any("cohort" in line for line in results(last, last.groups[0]).notes)
+
+
+def test_mean_over_some_repetitions_says_of_how_many(made: Any, shelf: Any) -> None:
+    """Two of three seeds have a client with ten samples: (0.2 + 0.4) / 2; all of them have Acc(L)."""
+    runs = [made("fliu", s, 0.6) for s in range(3)]
+    for run, worst in zip(runs, (0.2, 0.4), strict=False):
+        run.metrics["final/test/L1/local/worst_min10"] = worst
+    found = go(shelf(runs), metric="local/worst_min10", with_clients=False)
+    (line,), (row,) = found.lines, results(found, found.groups[0]).rows
+    assert text_of(line, "local/worst_min10") == "30.0 ± 14.1 (2 of 3)" == row.entries[7].text
+    assert text_of(line, "local/mean") == "60.0 ± 0.0" == row.entries[3].text
+
+
+def test_target_at_l2_of_one_line_is_no_unfair_comparison(made: Any, shelf: Any) -> None:
+    runs = [made("fliu", 0, 0.6, tags={"pfl_ops.own_stage": "L2"}, **{"participation.share": 0.25})]
+    runs[0].metrics.update({"final/test/L2/local/mean": 0.9, "best/test/L2/local/mean": 0.9})
+    assert go(shelf(runs), metric="local/mean", target=0.5, with_clients=False).complaints == ()
+
+
 def test_trials_of_a_cohort_stand_beside_trials_of_all_clients_without_a_p_value(made: Any, shelf: Any) -> None:
     """A trial has no full evaluation: its last score at L2 is of the cohort, the same one in all trials of a seed."""
     runs = [
@@ -725,6 +764,8 @@ def test_trials_of_a_cohort_stand_beside_trials_of_all_clients_without_a_p_value
     names = [f"{m} trial-00{n}" for m in ("fliu", "ditto") for n in (0, 1)]
     alike = go(shelf(runs), *names, metric="local/mean", with_clients=False)
     assert not any("cohort" in line for line in alike.complaints)
+    note = "L2 is of the last round's cohort alone, without a full evaluation"
+    assert note in scored_notes(alike.groups[0]) and best_notes(alike, alike.groups[0]) == ()
     for run in runs[2:]:
         run.tags["pfl_ops.own_stage"] = "L1"
     found = go(shelf(runs), *names, metric="local/mean", with_clients=False)

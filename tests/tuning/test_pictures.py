@@ -9,7 +9,7 @@ import pytest
 from matplotlib import pyplot
 from optuna.trial import TrialState
 
-from pfl_ops.cli.study_page import page, write_page
+from pfl_ops.cli.study_page import page, shared, write_page
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.reports.document import Picture
 from pfl_ops.tuning import Study, study_database
@@ -95,6 +95,12 @@ def test_a_page_says_how_all_trials_train(study, tmp_path):
     text = write_page(study(3), tmp_path).with_name("report.md").read_text(encoding="utf-8")
     [line] = [line for line in text.splitlines() if "optimiser adam" in line]
     assert "batch\\_size 50" in line and "epochs" not in line
+
+
+def test_a_page_of_given_clients_names_no_number():
+    """A data set's own clients (`natural`) are as many as it has."""
+    assert shared(Experiment.of("fliu", dataset="digits", clients=7))["partition"] == "lsqs, 7 clients"
+    assert shared(Experiment.of("fliu", partition="natural"))["partition"] == "natural, clients as given"
 
 
 def test_labels_have_symbols_and_join_the_ranges_of_one_path(pictures):

@@ -1,0 +1,90 @@
+"""Notes on the scores of a comparison: those that stand on a part of the samples, or of the clients."""
+
+from collections.abc import Sequence
+
+from pfl_ops import metrics
+from pfl_ops.comparison import Line
+from pfl_ops.display.tables import covered, sampling_notes
+from pfl_ops.federation.settings import ALL_UP_TO
+from pfl_ops.reports.compare import Comparison, Group
+from pfl_ops.reports.fairness import ABSENT, clients_at_l2, scored_cohort, some_labels
+from pfl_ops.results import Result
+
+SUBSET = "best round: Acc(G) is of the subset of pooled samples that curves have, so best may be below last"
+
+
+def best_notes(c: Comparison, group: Group) -> tuple[str, ...]:
+    """Return a line each on best rounds that were scored on a subset of the pooled samples, or on a cohort alone.
+
+    The last round is scored on more, so that its score may be above that of the best round, even if it is that round.
+    """
+    found = []
+    error = metrics.error_key(f"/{group.metric}")  # tracked where the samples are a subset
+    names = (name for line in group.lines for run in line.runs for name in run.metrics)
+    if error and any(name.startswith("best/") and name.endswith(error) for name in names):
+        found.append(SUBSET)
+    shown = (group.metric, *(["L2/local/mean"] if c.at == "best" else []))  # the best round's other stages are shown
+    of_cohort = [line for line in group.lines if any(_at_best_cohort(line, metric) for metric in shown)]
+    if of_cohort:
+        some = any(clients_at_l2(line.runs[0]) is not None for line in of_cohort)
+        found.append(
+            f"best round: {', '.join(line.label for line in of_cohort)} (L2) is scored on that round's cohort "
+            f"alone, other stages {'' if some else 'and the last round '}on all clients"
+        )
+    return tuple(found)
+
+
+def _at_best_cohort(line: Line, metric: str) -> bool:
+    """True if a line has a score of its best round that is of that round's cohort."""
+    return bool(scored_cohort(line.runs[0], metric, "best")) and bool(line.values(metric, "best"))
+
+
+def scored_notes(group: Group) -> tuple[str, ...]:
+    """Return a line each on scores of the last round that stand on a part of the samples, or of the clients.
+
+    Lines are named if it is not true of all of them.
+    """
+    found = []
+    sampled = [line for line in group.lines if any(run.final_samples is not None for run in line.runs)]
+    found += sampling_notes(
+        [run.metrics for line in sampled for run in line.runs], f"Acc(G) of the last round{_of(sampled, group)}"
+    )
+    drawn = [line for line in group.lines if any(_drawn(run) is not None for run in line.runs)]
+    for told in dict.fromkeys(told for line in drawn for run in line.runs if (told := _drawn(run))):
+        found.append(f"{told} are scored, drawn once for each run{_of(drawn, group)} (evaluation.clients)")
+    few = [line for line in group.lines if any(_lacking(run) for run in line.runs)]
+    if few:
+        pairs = [pair for line in few for run in line.runs if (pair := _at_l2(run))]
+        named = "" if len(few) == len(group.lines) else f"; {some_labels([line.label for line in few])}"
+        found.append(f"{covered(*zip(*pairs, strict=True))} ({ABSENT}=last{named})")
+    l2 = "L2/local/mean"
+    partial = [line for line in group.lines if scored_cohort(line.runs[0], l2) and line.values(l2)]
+    if partial:
+        found.append(f"L2{_of(partial, group)} is of the last round's cohort alone, without a full evaluation")
+    return tuple(found)
+
+
+def _of(lines: Sequence[Line], group: Group) -> str:
+    """ " of 'fliu', 'ditto'"; "": these are all lines of the group."""
+    return "" if len(lines) == len(group.lines) else f" of {some_labels([line.label for line in lines])}"
+
+
+def _drawn(run: Result) -> str | None:
+    """ "200 of 300 clients"; None: all are scored, or that is not known."""
+    text = run.settings.get("evaluation.clients", "None")
+    most = int(text) if text.isdigit() else ALL_UP_TO
+    return f"{most:,} of {run.n_clients:,} clients" if run.n_clients is not None and most < run.n_clients else None
+
+
+def _at_l2(run: Result) -> tuple[int, int] | None:
+    """Clients with a score at L2, and at another stage, see `clients_at_l2`; None: all have one."""
+    found = clients_at_l2(run)
+    keys = (metrics.key(run.split, stage, "local", "clients", prefix="final/") for stage in ("L1", "G"))
+    others = [int(run.metrics[key]) for key in keys if key in run.metrics]
+    most = max(others) if others else run.n_clients
+    return None if found is None or most is None else (found, most)
+
+
+def _lacking(run: Result) -> bool:
+    pair = _at_l2(run)
+    return pair is not None and pair[0] < pair[1]
