@@ -685,7 +685,7 @@ def test_tune_holds_what_flags_say_and_reports(study: list[dict[str, Any]]) -> N
     assert set(call["hold"]) >= {"training.lr", "algorithm.gamma.kind"}
     assert (call["trials"], call["metric"], call["cpus_per_trial"], call["name"]) == (4, ["val/L1/acc"], 2, "mine")
     assert call["final_repetitions"] == 3
-    assert "4 trials, 3 at once, about 4 min 10 s if none is stopped early; each about 3 min 0 s" in result.stderr
+    assert "4 trials, 3 at once, about 4 min 11 s if none is stopped early; each about 3 min 0 s" in result.stderr
     assert "then the best 2 again with up to 3 new seeds (--confirm), at most " in result.stderr
     assert (call["confirm"], call["confirm_top"]) == (None, None)
     for part in (
