@@ -1177,7 +1177,7 @@ def test_a_report_that_cannot_be_made_stops_no_other_suite(monkeypatch: pytest.M
             on_suite(one)
         return found
 
-    def keep(found: Any, *_: Any) -> Any:
+    def report(_: Any, found: Any) -> Any:
         told.append(found.suite.name)
         if found.suite.name == names[0]:
             raise ValueError("an axis without end")
@@ -1187,7 +1187,7 @@ def test_a_report_that_cannot_be_made_stops_no_other_suite(monkeypatch: pytest.M
 
     monkeypatch.setattr(tuning, "plan", lambda chosen, *_, **__: [suite for suite, _ in chosen])
     monkeypatch.setattr(tuning, "reproduce", reproduce)
-    monkeypatch.setattr(sys.modules["pfl_ops.cli.reproduce"], "_keep", keep)
+    monkeypatch.setattr(sys.modules["pfl_ops.cli.reproduce"]._Keeper, "_report", report)
     result = cli("reproduce", *names)
     assert told == list(names)
     assert result.exit_code == 2 and "fliu/table2" in result.stdout and "3 of 40" in result.stdout
@@ -1221,7 +1221,7 @@ def test_reproduce_alone_runs_its_plan_and_lists_the_claims(monkeypatch: pytest.
             on_suite(one)
         return found
 
-    def keep(found: Any, *_: Any) -> Any:
+    def report(_: Any, found: Any) -> Any:
         standings = [
             ClaimSummary("DRDM first", False, "holds", "undecided", 5, 13.04, 1.0, 16),
             ClaimSummary("FedAvg last", True, "holds", "holds", 5, 99.0, 1.0, 4),
@@ -1234,7 +1234,7 @@ def test_reproduce_alone_runs_its_plan_and_lists_the_claims(monkeypatch: pytest.
         )  # fmt: skip
 
     monkeypatch.setattr(tuning, "reproduce", reproduce)
-    monkeypatch.setattr(sys.modules["pfl_ops.cli.reproduce"], "_keep", keep)
+    monkeypatch.setattr(sys.modules["pfl_ops.cli.reproduce"]._Keeper, "_report", report)
     result = cli("reproduce")
     assert result.exit_code == 0, result.output
     full, medium = plans

@@ -6,24 +6,16 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import typer
-
 from pfl_ops.cli.options import experiment_of
-from pfl_ops.cli.output import err, out, say
+from pfl_ops.cli.output import interruptible, out, say
 from pfl_ops.errors import PflOpsError, count, in_a_line, together
-from pfl_ops.files import check_writable
-
-NONE_IS_STOPPED, IF_NONE_IS_STOPPED = ", none is stopped early", " if none is stopped early"
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from pfl_ops.config.experiment import Experiment
     from pfl_ops.display.tables import TableRows
-    from pfl_ops.federation.loop.estimate import Estimate
-    from pfl_ops.federation.settings import Execution
     from pfl_ops.tuning.benchmark import Benchmark
-    from pfl_ops.tuning.settings import Settings
 
 REPORTS = Path("reports")
 
@@ -66,29 +58,16 @@ def _of_some(methods: Sequence[str], sets: Iterable[str], wrong: Mapping[str, st
     return None
 
 
-def run_benchmark(
-    experiments: "Sequence[Experiment] | None",
-    settings: "Mapping[str, Settings]",
-    *,
-    finals: int,
-    execution: "Execution",
-    dry_run: bool,
-    given: Mapping[str, Any],
-    anyway: str = "",
-) -> None:
-    """Estimate, run, and show the leaderboard.
+def run_benchmark(experiments: "Sequence[Experiment] | None", finals: int, given: Mapping[str, Any]) -> None:
+    """Run a benchmark, and show its leaderboard.
 
     Args:
-        experiments: one a method; none: as recorded. settings: method -> its study.
-        finals: test runs a method. given: all other arguments of `benchmark`. anyway: a line of `searched_anyway`.
+        experiments: one a method; none: as recorded. finals: test runs a method. given: all other arguments of
+            `benchmark`.
     """
     from pfl_ops import tuning
     from pfl_ops.tuning.benchmark import benchmark
 
-    check_writable(REPORTS, "the folder of the report", "run this in another folder")
-    _tell_estimates(settings, finals, execution, dry_run, given, anyway)
-    if dry_run:
-        return
     written: list[Path] = []
     wrong: list[Exception] = []
 
@@ -100,82 +79,13 @@ def run_benchmark(
             return None
         return written[-1].parent
 
-    try:
-        with tuning.StudyProgress() as show:
-            made = benchmark(
-                experiments, execution=execution, final_repetitions=finals, on_event=show, report=report, **given
-            )
-    except tuning.StudyInterrupted as stopped:
-        say(err(), str(stopped))
-        raise typer.Exit(130) from None
+    with interruptible(), tuning.StudyProgress() as show:
+        made = benchmark(experiments, final_repetitions=finals, on_event=show, report=report, **given)
     _show(made, given["tracking_uri"])
     for page in written:
         say(out(), f"report: {page}")
     for error in wrong:
         raise PflOpsError(f"no report of {made.name}: {in_a_line(error)}") from error
-
-
-def _tell_estimates(
-    settings: "Mapping[str, Settings]",
-    finals: int,
-    execution: "Execution",
-    dry_run: bool,
-    given: Mapping[str, Any],
-    anyway: str,
-) -> None:
-    """Print the estimate of the whole and of each method's trial, and the ranges that all methods vary."""
-    from pfl_ops import runs
-    from pfl_ops.federation.loop.estimate import distinct_hints, duration
-    from pfl_ops.tuning.budget import affordable, budget_text
-    from pfl_ops.tuning.resource_request import ResourceRequest
-
-    asked = ResourceRequest(given["cpus_per_trial"], given["gpus_per_trial"], given["concurrency"])
-    trial = asked.estimated(execution)
-    console = out() if dry_run else err()
-    first = next(iter(settings.values()))
-    found: dict[str, Estimate] = {}
-    wrong: dict[str, str] = {}
-    for method, each in settings.items():
-        try:
-            found[method] = runs.estimate(each.experiment, data_dir=given["data_dir"], execution=trial)
-        except PflOpsError as error:
-            wrong[method] = str(error)
-    if wrong:
-        raise together(wrong)
-    text = f"{len(found)} methods, each with {budget_text(first)}"
-    if not given["address"] and not asked.kind(execution.device, None):  # else how many fit is known once it runs
-        runs_of_trial, stops = first.n_parts, not (first.combination and first.scheduler == "none")
-        at_once = asked.at_once(first.trials * first.at_once)
-        starting = next(iter(found.values())).with_startup().of_trials(0, at_once)
-        trials = [estimate.of_runs(runs_of_trial) for estimate in found.values()]
-        searches = sum(one.seconds * affordable(first, one, at_once) for one in trials) / at_once
-        testing = sum(estimate.of_runs(finals).seconds for estimate in found.values())
-        took = duration(starting + searches + testing)
-        tests = f" and {count(finals, 'test run')}" if finals else ""
-        text += f"{tests}, {at_once} at once: about {took}{IF_NONE_IS_STOPPED * stops}"
-    say(console, text)
-    if first.combination:
-        say(console, f"a trial is {first.combination}{NONE_IS_STOPPED * (first.scheduler == 'none')}")
-    if first.confirm and (top := min(first.confirm_top, first.trials)) > 1:
-        say(console, f"then the best {top} of each again with up to {count(first.confirm, 'new seed')} (--confirm)")
-    width = max(map(len, found))
-    for method, estimate in found.items():
-        cost = f", {estimate.cost}" if estimate.cost else ""
-        say(console, f"  {method:{width}}  each {estimate}{cost}")
-    if common := first.common:
-        ranges = (f"{key.rpartition('.')[2]} {'; '.join(map(str, common.of(key)))}" for key in common.keys)
-        say(console, f"all methods vary: {', '.join(ranges)}; each its own hyper-parameters besides")
-    if anyway:
-        say(console, anyway)
-    for method, each in settings.items():
-        if held := each.restrictions:
-            told = ", ".join(f"{path.rpartition('.')[2]} {value}" for path, value in held.items())
-            say(console, f"  {method:{width}}  requires {told}")
-    for method, each in settings.items():
-        if each.cohort_note:
-            say(console, f"  {method:{width}}  {each.cohort_note}")
-    for hint in distinct_hints(hint for estimate in found.values() for hint in estimate.hints):
-        say(console, hint)
 
 
 def _write(made: "Benchmark") -> Path:

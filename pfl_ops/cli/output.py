@@ -5,6 +5,7 @@ import os
 import select
 import shutil
 import sys
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -34,6 +35,24 @@ def _console(stderr: bool) -> "Console":
 def say(console: "Console", text: str) -> None:
     """A line as it stands: no colours, no markup, no wrapping."""
     console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+INTERRUPTED = 130
+"""Exit code after Ctrl-C, as the shell's own."""
+
+
+@contextlib.contextmanager
+def interruptible() -> Iterator[None]:
+    """Turn Ctrl-C in a study or a suite into the line that says how to go on, and exit code 130."""
+    import typer
+
+    from pfl_ops.tuning import StudyInterrupted
+
+    try:
+        yield
+    except StudyInterrupted as stopped:
+        say(err(), str(stopped))
+        raise typer.Exit(INTERRUPTED) from None
 
 
 CLOSED = 1

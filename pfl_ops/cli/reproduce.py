@@ -1,17 +1,18 @@
 """`pfl-ops reproduce`: the papers' tables and figures again, ours beside theirs."""
 
 import math
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from pfl_ops.cli.checks import check_data_dir, check_folder
 from pfl_ops.cli.names import completion
 from pfl_ops.cli.options import DataDir, DryRun, TrackingUri, execution_of, option, with_flags
-from pfl_ops.cli.output import err, out, say
+from pfl_ops.cli.output import err, interruptible, out, say
 from pfl_ops.cli.run import PAGE, served
 from pfl_ops.errors import PflOpsError, count, echo, in_a_line, together
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from pfl_ops.federation.settings import Execution
-    from pfl_ops.papers import Cell, ScaleName, Suite
+    from pfl_ops.papers import Cell, CellResults, ScaleName, Suite
     from pfl_ops.reports.suites import SuiteSummary
     from pfl_ops.results import Result
     from pfl_ops.tuning.cells import Reproduced
@@ -166,38 +167,16 @@ def reproduce(
     from pfl_ops import tuning  # slow to import, so after the checks of the arguments
     from pfl_ops.cli.reproduce_results import show_results
     from pfl_ops.cli.reproduce_watch import ReproduceProgress
-    from pfl_ops.papers import results_files
 
     plans = (
         _default(repetitions, data_dir)
         if planned
         else [tuning.plan(chosen, size, repetitions=repetitions, data_dir=data_dir, changes=changes)]
     )
-    suites = [one for one, _ in chosen]
-    kept = results_files.known(results, suites, size, changes, data_dir) if results is not None else {}
-    old = results_files.outdated(results, suites, size, changes, data_dir) if results is not None else {}
-    for name, rows in old.items():
-        say(
-            err(),
-            f"{name}: {count(rows, 'run')} of other settings, data or code than the suite has now, or of numbers in "
-            "another unit or of another round, which do not count and are removed when the file is written",
-        )
-    summaries: list[SuiteSummary] = []
-    without: dict[str, Exception] = {}
-
-    def keep(suite: "Reproduced") -> None:
-        try:
-            summaries.append(_keep(suite, reports, data_dir, tracking_uri))
-        except Exception as error:  # its runs are kept; a report that can't be made stops no other suite
-            without[f"no report of {suite.suite.name}"] = error
-        try:
-            if results is not None:
-                _keep_results(suite, results, data_dir, own)
-        except Exception as error:
-            without[f"no results of {suite.suite.name}"] = error
-
+    kept = _known_results(results, [one for one, _ in chosen], size, changes, data_dir) if results is not None else {}
+    keeper = _Keeper(reports, results, data_dir, tracking_uri, own)
     found: list[Reproduced] = []
-    try:
+    with interruptible():
         for plan in plans:
             with ReproduceProgress(dry_run) as watch:
                 found += tuning.reproduce(
@@ -212,16 +191,86 @@ def reproduce(
                     dry_run=dry_run,
                     hours=(hours or 1.0) if until_decided else None,
                     kept=kept,
-                    on_suite=keep,
+                    on_suite=keeper.keep,
                     on_event=watch,
                 )
-    except tuning.StudyInterrupted as stopped:
-        say(err(), str(stopped))
-        raise typer.Exit(130) from None
     if not dry_run:
-        show_results(found, summaries, reports, planned, data_dir)
-    if without:
-        raise together({what: in_a_line(why) for what, why in without.items()}) from next(iter(without.values()))
+        show_results(found, keeper.summaries, reports, planned, data_dir)
+    if wrong := keeper.failures:
+        raise together({what: in_a_line(why) for what, why in wrong.items()}) from next(iter(wrong.values()))
+
+
+def _known_results(
+    folder: Path, suites: "list[Suite]", size: "ScaleName", changes: Mapping[str, Any], data_dir: str | None
+) -> "dict[str, CellResults]":
+    """The runs that the results files of some suites have, by suite; what does not count in them is said."""
+    from pfl_ops.papers import results_files
+
+    for name, rows in results_files.outdated(folder, suites, size, changes, data_dir).items():
+        say(
+            err(),
+            f"{name}: {count(rows, 'run')} of other settings, data or code than the suite has now, or of numbers in "
+            "another unit or of another round, which do not count and are removed when the file is written",
+        )
+    return results_files.known(folder, suites, size, changes, data_dir)
+
+
+@dataclass
+class _Keeper:
+    """Keeps what there is of a suite when its last run has ended; a fault of that stops no other suite.
+
+    Attributes:
+        reports: their folder. results: that of the results files; None: none are written. own: the user's own suites.
+        summaries: of the suites so far. failures: what could not be kept, and why.
+    """
+
+    reports: Path
+    results: Path | None
+    data_dir: str | None
+    tracking_uri: str | None
+    own: "tuple[Suite, ...]"
+    summaries: "list[SuiteSummary]" = field(default_factory=list)
+    failures: dict[str, Exception] = field(default_factory=dict)
+
+    def keep(self, found: "Reproduced") -> None:
+        """Write the report of a suite, and its results."""
+        try:
+            self.summaries.append(self._report(found))
+        except Exception as error:
+            self.failures[f"no report of {found.suite.name}"] = error
+        try:
+            if self.results is not None:
+                self._write_results(found, self.results)
+        except Exception as error:
+            self.failures[f"no results of {found.suite.name}"] = error
+
+    def _report(self, found: "Reproduced") -> "SuiteSummary":
+        """Write the report of a suite, in its folder and in its run."""
+        from pfl_ops.reports import suites
+
+        def counts(cell: str) -> "NDArray[np.int64] | None":
+            jobs = found.part.jobs.get(cell)
+            return jobs[0].experiment.clients(data_dir=self.data_dir).table if jobs else None
+
+        run = replace(found, link=lambda outcome: page(outcome, self.tracking_uri), counts=counts)
+        summary = suites.SuiteSummary.of_run(run)
+        found.keep(suites.keep(run, self.reports), summary.metrics)
+        return summary
+
+    def _write_results(self, found: "Reproduced", folder: Path) -> None:
+        """Write the results of a suite as a file, and the pages of all files in the folder.
+
+        Suites of the package count on the page of claims if the folder has some of them.
+        """
+        from pfl_ops.papers import all_suites, results_files
+        from pfl_ops.reports import results_pages
+
+        done = {cell: each for cell, each in found.outcomes.items() if cell not in found.stand_ins}
+        lost = {cell: each for cell, each in found.diverged.items() if cell not in found.stand_ins}
+        results_files.write(folder, found.suite, found.scale, done, self.data_dir, found.changes, lost)
+        kept = results_files.read(folder, all_suites(self.own), self.data_dir)
+        known = self.own if self.own and all(one.suite.file for one in kept) else all_suites(self.own)
+        results_pages.write(folder, kept, known)
 
 
 def _number(flag: str, given: str | None) -> float | None:
@@ -266,21 +315,17 @@ def _choose(
     from pfl_ops.tuning.choosing import choose
 
     say(err(), f"{len(suite.rule.cells)} methods, each {suite.rule.budget}")
-    try:
-        with tuning.StudyProgress() as show:
-            found = choose(
-                suite,
-                suite.rule,
-                tracking_uri=tracking_uri,
-                data_dir=data_dir,
-                concurrency=concurrency,
-                cpus_per_trial=cpus,
-                execution=execution,
-                on_event=show,
-            )
-    except tuning.StudyInterrupted:
-        say(err(), "stopped; the same command goes on where this one was")
-        raise typer.Exit(130) from None
+    with interruptible(), tuning.StudyProgress() as show:
+        found = choose(
+            suite,
+            suite.rule,
+            tracking_uri=tracking_uri,
+            data_dir=data_dir,
+            concurrency=concurrency,
+            cpus_per_trial=cpus,
+            execution=execution,
+            on_event=show,
+        )
     write_named(file, found.to_yaml())
     for label, settings in found.methods.items():
         values = ", ".join(f"{path} {fields.show(value)}" for path, value in settings.items())
@@ -377,37 +422,6 @@ def _list(chosen: "list[tuple[Suite, tuple[Cell, ...]]]") -> None:
         "\nrun one with: pfl-ops reproduce SUITE --scale smoke|small|medium|full "
         "(n: repetitions at full, in brackets where the paper states none)",
     )
-
-
-def _keep(found: "Reproduced", folder: Path, data_dir: str | None, tracking_uri: str | None) -> "SuiteSummary":
-    """The suite's report, in its folder and in its run."""
-    from pfl_ops.reports import suites
-
-    def counts(cell: str) -> "NDArray[np.int64] | None":
-        jobs = found.part.jobs.get(cell)
-        return jobs[0].experiment.clients(data_dir=data_dir).table if jobs else None
-
-    run = replace(found, link=lambda outcome: page(outcome, tracking_uri), counts=counts)
-    summary = suites.SuiteSummary.of_run(run)
-    found.keep(suites.keep(run, folder), summary.metrics)
-    return summary
-
-
-def _keep_results(found: "Reproduced", folder: Path, data_dir: str | None, own: "tuple[Suite, ...]") -> None:
-    """Write the suite's results as a file, and the pages of all files in the folder.
-
-    Args:
-        own: suites of the user's own. Those of the package count on the page of claims if the folder has some of them.
-    """
-    from pfl_ops.papers import all_suites, results_files
-    from pfl_ops.reports import results_pages
-
-    done = {cell: each for cell, each in found.outcomes.items() if cell not in found.stand_ins}
-    lost = {cell: each for cell, each in found.diverged.items() if cell not in found.stand_ins}
-    results_files.write(folder, found.suite, found.scale, done, data_dir, found.changes, lost)
-    kept = results_files.read(folder, all_suites(own), data_dir)
-    known = own if own and all(one.suite.file for one in kept) else all_suites(own)
-    results_pages.write(folder, kept, known)
 
 
 def page(outcome: "Result", tracking_uri: str | None) -> str | None:

@@ -21,7 +21,7 @@ from pfl_ops.cli.options import (
     option,
     with_flags,
 )
-from pfl_ops.cli.output import err, out, say
+from pfl_ops.cli.output import INTERRUPTED, err, out, say
 from pfl_ops.errors import PflOpsError
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def run(
             results, diverged = _one_by_one(experiment, resume, where | {"tracking_uri": tracking_uri})
     except KeyboardInterrupt:
         say(err(), "stopped; the same command goes on from the last checkpoint")
-        raise typer.Exit(130) from None
+        raise typer.Exit(INTERRUPTED) from None
     for told in [each for result in results for each in (*result.complaints, result.origin) if each]:
         say(err(), told)
     console = out()

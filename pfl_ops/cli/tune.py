@@ -1,15 +1,15 @@
 """`pfl-ops tune`: a study, from its estimate to its best configuration."""
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pfl_ops.cli.benchmark import IF_NONE_IS_STOPPED, NONE_IS_STOPPED, REPORTS, experiments_of, run_benchmark
+from pfl_ops.cli.benchmark import REPORTS, experiments_of, run_benchmark
 from pfl_ops.cli.checks import check_data_dir, check_work_folder
 from pfl_ops.cli.names import completion_of_several, names_of
 from pfl_ops.cli.options import (
@@ -29,12 +29,14 @@ from pfl_ops.cli.options import (
     settings_of,
     with_flags,
 )
-from pfl_ops.cli.output import err, out, say
+from pfl_ops.cli.output import err, interruptible, out, say
 from pfl_ops.cli.run import look_closer
 from pfl_ops.errors import PflOpsError, count, in_a_line
 from pfl_ops.files import check_writable
 
 if TYPE_CHECKING:
+    from pfl_ops.cli.search_estimates import SearchPlace
+    from pfl_ops.config.experiment import Experiment
     from pfl_ops.tuning import Settings, Study
 
 PANEL = "Tuning"
@@ -137,17 +139,15 @@ def tune(
     Several methods, with commas between them, get the same budget each, and one leaderboard.
     Fields that a flag or --set gives are held; the rest of the method's search space varies (pfl-ops show NAME).
     """
-    from pfl_ops import runs, tuning
+    from pfl_ops.cli.search_estimates import SearchPlace
     from pfl_ops.config.precedence import assignments
-    from pfl_ops.federation.loop.estimate import duration
     from pfl_ops.tracking.home import check_places
     from pfl_ops.tuning.begin import check
     from pfl_ops.tuning.benchmark import members
-    from pfl_ops.tuning.benchmark import settings_of as settings_of_all
-    from pfl_ops.tuning.budget import StudyLimits, affordable, budget_text
+    from pfl_ops.tuning.budget import StudyLimits
     from pfl_ops.tuning.environments import names_given, parse_values
     from pfl_ops.tuning.resource_request import ResourceRequest, check_request
-    from pfl_ops.tuning.settings import check_environments, check_same_seeds, check_seeds
+    from pfl_ops.tuning.settings import check_environments, check_seeds
     from pfl_ops.tuning.study_database import check_storage
 
     check_places(tracking_uri)
@@ -156,12 +156,17 @@ def tune(
     check(0, name)
     limits = StudyLimits(trials, hours, samples, terminate, confirm, confirm_top)
     check_seeds(seeds_per_trial)
-    named, apart = names_given(environments, "--environments"), names_given(held_out, "--held-out")
-    varied = parse_values(vary)
-    check_environments(named, varied, apart, aggregate)
+    in_environments: dict[str, Any] = {
+        "environments": names_given(environments, "--environments"),
+        "held_out": names_given(held_out, "--held-out"),
+        "vary": parse_values(vary) or None,
+        "aggregate": aggregate,
+    }
+    check_environments(**in_environments)
+    several_environments = bool(in_environments["environments"] or in_environments["vary"])
     check_data_dir(data_dir)
     methods = methods_of(algorithm)
-    if len(methods) > 1 and (named or varied):
+    if len(methods) > 1 and several_environments:
         raise PflOpsError(f"environments are for one method, got {', '.join(methods)}; tune one after the other")
     if len(methods) > 1 and from_study:
         raise PflOpsError(f"--from-study is for one method, got {', '.join(methods)}: all methods try the same first")
@@ -170,120 +175,192 @@ def tune(
     held = {**settings_of(EXPERIMENT, flags), **assignments(sets)}
     execution = execution_of(flags)
     check_request(asked, execution.device, address)
-    repetitions = {path: held.pop(path) for path in ["repetitions"] if path in held}
-    closed = str(repetitions.get("repetitions", "")).strip() == "0"  # of `tune` alone: the test data stay closed
-    if closed:
+    tests = held.pop("repetitions", None)
+    if _is_zero(tests):  # of `tune` alone: an experiment has one or more
         flags = {flag: text for flag, text in flags.items() if flag != "repetitions"}
         sets = [text for text in sets if text.partition("=")[0].strip() != "repetitions"]
-    said = bool(held or config or preset or metric or scheduler or search_space or named or varied)
-    by_name = resume and name and not said  # as it was begun: what the message of Ctrl-C tells people to type
-    if by_name:
+    changed = held or config or preset or metric or scheduler or search_space or several_environments
+    goes_on = bool(resume and name and not changed)  # as it was begun: what the message of Ctrl-C tells people to type
+    if goes_on:
         check_work_folder(storage)
-    begun = members(str(name), storage=storage) if by_name and len(methods) != 1 else {}
-    chosen: dict[str, Any] = {
-        "metric": metric or None,
-        "scheduler": scheduler,
-        "hold": held,
-        "seeds_per_trial": seeds_per_trial,
-    }
-    given: dict[str, Any] = {
-        **asdict(limits),
-        **chosen,
-        "space": search_space,
-        "cpus_per_trial": asked.cpus,
-        "gpus_per_trial": asked.gpus,
-        "concurrency": concurrency,
-        "storage": storage,
-        "name": name,
-        "resume": resume,
-        "address": address,
-        "tracking_uri": tracking_uri,
-        "data_dir": data_dir,
-    }
-    if len(methods) > 1 or begun:
-        if begun and methods and set(methods) != set(begun):
-            raise PflOpsError(f"benchmark '{name}' compares {', '.join(begun)}, not {', '.join(methods)}")
-        found = None
-        if not begun:
-            found = experiments_of(methods, flags, config=config, preset=preset, sets=sets, data_dir=data_dir)
-            begun = settings_of_all(found, search_space, limits, **chosen)
-        for member in begun.values():
-            check_same_seeds(seeds_per_trial, str(name), member.seeds_per_trial)
-        begun = {method: each.limited(limits) for method, each in begun.items()}
-        if closed:
-            finals = 0
-        else:
-            finals = found[0].repetitions if found else _tests_wanted(next(iter(begun.values())), repetitions)
-        anyway = searched_anyway(begun.values(), config=config, preset=preset)
-        run_benchmark(found, begun, finals=finals, execution=execution, dry_run=dry_run, given=given, anyway=anyway)
-        return
-    tuned_alone = methods[0] if methods else None
-    experiment = None
-    warm = ""
-    if by_name:
-        if from_study:
-            raise PflOpsError("--from-study is for a new study; this one keeps the configurations that it tried first")
-        settings = tuning.recorded(str(name), storage=storage).limited(limits)
-        check_same_seeds(seeds_per_trial, str(name), settings.seeds_per_trial)
-        tuned = settings.experiment.algorithm.name
-        if tuned_alone not in (None, tuned):
-            raise PflOpsError(f"study '{name}' tunes {tuned}, not {tuned_alone}")
-        finals = 0 if closed else _tests_wanted(settings, repetitions)
+    command = _TuneCommand(
+        methods=methods,
+        described={"flags": flags, "config": config, "preset": preset, "sets": sets, "data_dir": data_dir},
+        searched={
+            "space": search_space,
+            "limits": limits,
+            "metric": metric or None,
+            "scheduler": scheduler,
+            "hold": held,
+            "seeds_per_trial": seeds_per_trial,
+        },
+        in_environments=in_environments,
+        place=SearchPlace(asked, execution, address, data_dir),
+        tests=tests,
+        name=name,
+        resume=resume,
+        from_study=from_study,
+        storage=storage,
+        tracking_uri=tracking_uri,
+        dry_run=dry_run,
+    )
+    begun = members(str(name), storage=storage) if goes_on and len(methods) != 1 else {}
+    if begun:
+        command.go_on_with_benchmark(begun)
+    elif len(methods) > 1:
+        command.begin_benchmark()
+    elif goes_on:
+        command.go_on_with_study()
     else:
-        experiment = experiment_of(tuned_alone, flags, config=config, preset=preset, sets=sets, data_dir=data_dir)
-        several: dict[str, Any] = {
-            "environments": named,
-            "vary": varied or None,
-            "held_out": apart,
-            "aggregate": aggregate,
-        }
-        settings = tuning.Settings.of(experiment, search_space, limits, **chosen, **several)
-        finals = 0 if closed else experiment.repetitions
-        if from_study:
-            check_work_folder(storage)
-            taken = tuning.started_from(settings, from_study, storage=storage)
-            settings, warm = taken.first_in(settings), str(taken)
-            given["from_study"] = from_study
-        given |= several
+        command.begin_study()
 
-    wanted = settings.trials
-    estimate = runs.estimate(settings.example, data_dir=data_dir, execution=asked.estimated(execution))
-    top = min(settings.confirm_top, wanted)
-    n_environments = max(1, len(settings.environments))
-    more = f"then the best {top} again with up to {count(settings.confirm, 'new seed')} (--confirm)" if top > 1 else ""
-    more *= settings.confirm > 0
-    budget = budget_text(settings)
-    runs_of_trial = settings.n_parts
-    whole_trial = estimate.of_runs(runs_of_trial)
-    each = f"each {estimate}{', ' * bool(estimate.cost)}{estimate.cost}"
-    if settings.combination:
-        each = f"a trial is {settings.combination}{NONE_IS_STOPPED * (settings.scheduler == 'none')}; {each}"
-    if address or asked.kind(execution.device, address):  # how many fit is known once it is joined, or measured
-        text = f"{budget}, {each}"
-    else:
-        at_once = asked.at_once(wanted * settings.at_once)
-        trials_within = affordable(settings, whole_trial, at_once)
-        baselines = runs_of_trial if settings.environments else 0
-        whole = duration(estimate.with_startup().of_trials(trials_within * runs_of_trial + baselines, at_once))
-        fit = f" ({trials_within} fit)" if trials_within < wanted else ""
-        if_all = IF_NONE_IS_STOPPED * (settings.scheduler != "none" or not settings.combination)
-        text = f"{budget}{fit}, {at_once} at once, about {whole}{if_all}; {each}"
-        longest = duration(estimate.with_startup().of_trials(top * settings.confirm * n_environments, at_once))
-        more += f", at most {longest}" if more else ""
-    anyway = searched_anyway([settings], config=config, preset=preset)
-    before = (text, anyway, settings.cohort_note, warm, more, _tests_told(settings, finals))
-    for told in filter(None, (*before, *estimate.hints)):
-        say(out() if dry_run else err(), told)
-    if dry_run:
-        return
-    check_writable(REPORTS, "the folder of the report", "run this in another folder")
-    try:
-        with tuning.StudyProgress() as show:
-            study = tuning.tune(experiment, execution=execution, final_repetitions=finals, on_event=show, **given)
-    except tuning.StudyInterrupted as stopped:
-        say(err(), str(stopped))
-        raise typer.Exit(130) from None
-    _report(study, tracking_uri)
+
+@dataclass(frozen=True)
+class _TuneCommand:
+    """A command line, checked as far as it can be without a study.
+
+    Attributes:
+        methods: named; []: that of a file, or those of what goes on.
+        described: the arguments of `experiment_of` besides the method. searched: those of `Settings.of` that a
+            benchmark has as well. in_environments: those that a study alone has.
+        tests: test runs, by a flag or --set; None: not given.
+        name: of the study or benchmark. The other attributes: as `tuning.tune` has them.
+    """
+
+    methods: list[str]
+    described: dict[str, Any]
+    searched: dict[str, Any]
+    in_environments: dict[str, Any]
+    place: "SearchPlace"
+    tests: Any
+    name: str | None
+    resume: bool
+    from_study: str | None
+    storage: str | None
+    tracking_uri: str | None
+    dry_run: bool
+
+    def begin_benchmark(self) -> None:
+        """Run a study for each method that was named."""
+        from pfl_ops.tuning.benchmark import settings_of
+
+        experiments = experiments_of(self.methods, **self.described)
+        self._run_benchmark(experiments, settings_of(experiments, **self.searched), self._tests_of(experiments[0]))
+
+    def go_on_with_benchmark(self, begun: "Mapping[str, Settings]") -> None:
+        """Run what is left of the studies of a benchmark; `begun`: method -> its study, as recorded."""
+        if self.methods and set(self.methods) != set(begun):
+            raise PflOpsError(f"benchmark '{self.name}' compares {', '.join(begun)}, not {', '.join(self.methods)}")
+        settings = {method: self._limited(study) for method, study in begun.items()}
+        self._run_benchmark(None, settings, self._tests_recorded(next(iter(settings.values()))))
+
+    def begin_study(self) -> None:
+        """Run a study of the method that was named, or of that of a file."""
+        from pfl_ops import tuning
+
+        experiment = experiment_of(self.methods[0] if self.methods else None, **self.described)
+        settings = tuning.Settings.of(experiment, **self.searched, **self.in_environments)
+        given, warm = self.in_environments, ""
+        if self.from_study:
+            check_work_folder(self.storage)
+            taken = tuning.started_from(settings, self.from_study, storage=self.storage)
+            settings, warm = taken.first_in(settings), str(taken)
+            given = {**given, "from_study": self.from_study}
+        self._run_study(experiment, settings, self._tests_of(experiment), given, warm)
+
+    def go_on_with_study(self) -> None:
+        """Run what is left of a study."""
+        from pfl_ops import tuning
+
+        if self.from_study:
+            raise PflOpsError("--from-study is for a new study; this one keeps the configurations that it tried first")
+        settings = self._limited(tuning.recorded(str(self.name), storage=self.storage))
+        tuned = settings.experiment.algorithm.name
+        if self.methods not in ([], [tuned]):
+            raise PflOpsError(f"study '{self.name}' tunes {tuned}, not {self.methods[0]}")
+        self._run_study(None, settings, self._tests_recorded(settings))
+
+    def _limited(self, settings: "Settings") -> "Settings":
+        """Return a recorded study with the limits of this command."""
+        from pfl_ops.tuning.settings import check_same_seeds
+
+        limited = settings.limited(self.searched["limits"])
+        check_same_seeds(self.searched["seeds_per_trial"], str(self.name), limited.seeds_per_trial)
+        return limited
+
+    def _tests_of(self, experiment: "Experiment") -> int:
+        """Return the number of test runs of what begins."""
+        return 0 if _is_zero(self.tests) else experiment.repetitions
+
+    def _tests_recorded(self, settings: "Settings") -> int:
+        """Return the number of test runs of what goes on: as given, else as in the last call."""
+        if self.tests is None:
+            return settings.finals
+        return 0 if _is_zero(self.tests) else settings.experiment.override({"repetitions": self.tests}).repetitions
+
+    @property
+    def _given(self) -> dict[str, Any]:
+        """The arguments that `tuning.tune` and `benchmark` share."""
+        searched = {key: value for key, value in self.searched.items() if key != "limits"}
+        return {
+            **asdict(self.searched["limits"]),
+            **searched,
+            "cpus_per_trial": self.place.asked.cpus,
+            "gpus_per_trial": self.place.asked.gpus,
+            "concurrency": self.place.asked.concurrency,
+            "storage": self.storage,
+            "name": self.name,
+            "resume": self.resume,
+            "address": self.place.address,
+            "tracking_uri": self.tracking_uri,
+            "data_dir": self.place.data_dir,
+            "execution": self.place.execution,
+        }
+
+    def _anyway(self, studies: "Iterable[Settings]") -> str:
+        """Return the line on values of a file or preset that are searched."""
+        return searched_anyway(studies, config=self.described["config"], preset=self.described["preset"])
+
+    def _tell(self, lines: Iterable[str]) -> None:
+        """Print the lines of an estimate: what a dry run is for, else beside the result."""
+        console = out() if self.dry_run else err()
+        for line in lines:
+            say(console, line)
+
+    def _run_benchmark(
+        self, experiments: "Sequence[Experiment] | None", settings: "Mapping[str, Settings]", finals: int
+    ) -> None:
+        from pfl_ops.cli.search_estimates import benchmark_lines
+
+        check_writable(REPORTS, "the folder of the report", "run this in another folder")
+        self._tell(benchmark_lines(settings, finals, self.place, [self._anyway(settings.values())]))
+        if not self.dry_run:
+            run_benchmark(experiments, finals, self._given)
+
+    def _run_study(
+        self,
+        experiment: "Experiment | None",
+        settings: "Settings",
+        finals: int,
+        given: Mapping[str, Any] = {},
+        warm: str = "",
+    ) -> None:
+        """Estimate and run a study, and report it; `given`: arguments of a study alone, `warm`: a line on its start."""
+        from pfl_ops import tuning
+        from pfl_ops.cli.search_estimates import study_lines
+
+        self._tell(study_lines(settings, finals, self.place, [self._anyway([settings]), warm]))
+        if self.dry_run:
+            return
+        check_writable(REPORTS, "the folder of the report", "run this in another folder")
+        with interruptible(), tuning.StudyProgress() as show:
+            study = tuning.tune(experiment, final_repetitions=finals, on_event=show, **self._given, **given)
+        _report(study, self.tracking_uri)
+
+
+def _is_zero(text: object) -> bool:
+    """True if no test run is asked for: the test data stay closed."""
+    return str(text).strip() == "0"
 
 
 def methods_of(words: Sequence[str] | None) -> list[str]:
@@ -297,21 +374,6 @@ def methods_of(words: Sequence[str] | None) -> list[str]:
     if twice:
         raise PflOpsError(f"{', '.join(twice)} {'is' if len(twice) == 1 else 'are'} named twice")
     return named
-
-
-def _tests_wanted(settings: "Settings", given: Mapping[str, Any]) -> int:
-    """Return the number of test runs of a study that goes on; `given`: by a flag or --set, else as in the last call."""
-    return settings.experiment.override(given).repetitions if given else settings.finals
-
-
-def _tests_told(settings: "Settings", finals: int) -> str:
-    """Return the line on FedAvg's runs and the tests of a study in environments; "": it has none."""
-    if not settings.environments:
-        return ""
-    tests = 2 * finals * (len(settings.environments) + len(settings.held_out))
-    apart = f"; held out: {', '.join(one.name for one in settings.held_out)}" if settings.held_out else ""
-    first = count(settings.n_parts, "run")
-    return f"before it {first} of FedAvg, at the end {tests} tests: the choice and FedAvg{apart}"
 
 
 def _write_page(study: "Study") -> None:

@@ -75,7 +75,7 @@ def reproduce(
                 reproduction.parents[part.suite.name] = opened.enter_context(reproduction.parent(part))
             reproduction.run(missing)
         except KeyboardInterrupt:
-            raise StudyInterrupted("stopped; the same command goes on where this one was") from None
+            raise StudyInterrupted from None
         return [reproduction.complete[part.suite.name] for part in plan.parts]
 
 

@@ -47,6 +47,9 @@ if TYPE_CHECKING:
 class StudyInterrupted(PflOpsError):
     """Ctrl-C: the study is on disk and can go on; the message says how."""
 
+    def __init__(self, message: str = "stopped; the same command goes on where this one was") -> None:
+        super().__init__(message)
+
 
 @dataclass
 class Session:

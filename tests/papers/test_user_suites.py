@@ -254,11 +254,11 @@ def test_results_are_kept_beside_the_report_of_each_suite(
             on_suite(one)
         return found
 
-    def keep(*_: Any) -> Any:
+    def report(*_: Any) -> Any:
         raise ValueError("no axis")
 
     monkeypatch.setattr(tuning, "reproduce", reproduce)
-    monkeypatch.setattr(sys.modules["pfl_ops.cli.reproduce"], "_keep", keep)
+    monkeypatch.setattr(sys.modules["pfl_ops.cli.reproduce"]._Keeper, "_report", report)
     folder = tmp_path / "kept"
     words = ["reproduce", "ours", "--suite", str(file), "--scale", "small", "--results", str(folder)]
     result = CliRunner().invoke(app, words)
