@@ -16,7 +16,7 @@ they are the arguments. There is no division, since "/" joins labels. A max, min
 
 import math
 import operator
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
@@ -47,12 +47,14 @@ class Instance:
         where: those labels, joined; "": there were none. detail: the numbers compared.
         agrees: True if the numbers, ours as means over seeds, are as claimed; None: not known.
         comparisons: all of which have to be true, with their differences over seeds; none of the paper's numbers.
+        ended: True if training diverged with the next seed, so that no further one counts.
     """
 
     where: str
     agrees: bool | None
     detail: str
     comparisons: tuple[TermComparison, ...] = ()
+    ended: bool = False
 
     @cached_property
     def evidence(self) -> ClaimEvidence:
@@ -66,8 +68,8 @@ class Instance:
 
     @property
     def continued(self) -> ClaimEvidence:
-        """Evidence after `evidence.FARTHEST` seeds, if those to come are as those so far."""
-        return all_of([one.continued for one in self.comparisons])
+        """Evidence after `evidence.FARTHEST` seeds, if those to come are as those so far; no more if it has ended."""
+        return self.evidence if self.ended else all_of([one.continued for one in self.comparisons])
 
 
 @dataclass(frozen=True)
@@ -200,7 +202,14 @@ class Claim:
         return math.ceil(share * instances)
 
     def judge(
-        self, values: Values, labels: Labels, cells: Iterable[str], *, exact: bool = False, first: int = 0
+        self,
+        values: Values,
+        labels: Labels,
+        cells: Iterable[str],
+        *,
+        exact: bool = False,
+        first: int = 0,
+        diverged: Mapping[str, Collection[int]] = {},
     ) -> Verdict:
         """Judge it by those values.
 
@@ -211,6 +220,7 @@ class Claim:
         Args:
             values: of each cell and key. labels: the suite's axes. cells: names of the cells that there are.
             exact: the values have no spread: the paper's. first: seed of the first repetition.
+            diverged: seeds of each cell with which training diverged.
         """
         there = set(cells)
         found = []
@@ -220,7 +230,7 @@ class Claim:
                 continue  # the paper's grid has a hole there
             where = ", ".join(dict.fromkeys(bound.values()))
             by_seed = {CellNumber(cell, term.key): values(cell, term.key) for term, of in named.items() for cell in of}
-            found.append(self._instance(where, Expansion(self.says, named), by_seed, exact, first))
+            found.append(self._instance(where, Expansion(self.says, named), by_seed, exact, first, diverged))
         return Verdict(tuple(found), self.least(len(found)), exact)
 
     def check(self, labels: Labels, cells: Iterable[str], keys: Iterable[str]) -> None:
@@ -315,10 +325,12 @@ class Claim:
         by_seed: Mapping[CellNumber, Mapping[int, float]],
         exact: bool,
         first: int,
+        diverged: Mapping[str, Collection[int]],
     ) -> Instance:
         seeds = _prefix(list(by_seed.values()), 0 if exact else first) if by_seed else [0]
+        ended = any(first + len(seeds) in diverged.get(number.cell, ()) for number in by_seed)
         if not seeds:
-            return Instance(where, None, "")
+            return Instance(where, None, "", ended=ended)
         numbers = {one: np.array([values[seed] for seed in seeds]) for one, values in by_seed.items()}.__getitem__
         forms, conditions = self._conditions(expansion)
         means = [mean(form, numbers) for form in forms]
@@ -332,7 +344,7 @@ class Claim:
             TermComparison(tuple(one.differences(numbers, len(seeds)) for one in clause))
             for clause in chain(*conditions)
         ]
-        return Instance(where, agrees, f"{detail} (n = {len(seeds)})", tuple(comparisons))
+        return Instance(where, agrees, f"{detail} (n = {len(seeds)})", tuple(comparisons), ended)
 
 
 def _prefix(values: Sequence[Mapping[int, float]], first: int) -> list[int]:

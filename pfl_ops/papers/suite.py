@@ -302,16 +302,18 @@ class Suite:
         """The seed of every cell's first repetition."""
         return int(self.base.get("seed", 0))
 
-    def judged(self, outcomes: CellResults | None = None) -> tuple[Verdict, ...]:
+    def judged(self, outcomes: CellResults | None = None, diverged: Divergences | None = None) -> tuple[Verdict, ...]:
         """Return the verdicts on all claims, ours decided as one family.
 
         Args:
-            outcomes: finished repetitions of cells; none: the paper's own numbers.
+            outcomes: finished repetitions of cells; none: the paper's own numbers. diverged: those that diverged.
         """
         values = self._published if outcomes is None else partial(self._ours, outcomes)
         names = [cell.name for cell in self.cells]
         found = tuple(
-            claim.judge(values, self.labels, names, exact=outcomes is None, first=self.first_seed)
+            claim.judge(
+                values, self.labels, names, exact=outcomes is None, first=self.first_seed, diverged=diverged or {}
+            )
             for claim in self.claims
         )
         return found if outcomes is None else decided(found)

@@ -156,7 +156,7 @@ class SuiteRun:
         unfit = (set(self.stand_ins) & set(self.outcomes)) | set(self.one_answer)
         return tuple(
             None if verdict.status != "not run" and unfit & claim.cells(self.suite.labels) else verdict
-            for claim, verdict in zip(self.suite.claims, self.suite.judged(self.outcomes), strict=True)
+            for claim, verdict in zip(self.suite.claims, self.suite.judged(self.outcomes, self.diverged), strict=True)
         )
 
     @cached_property

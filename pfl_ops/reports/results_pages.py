@@ -298,8 +298,8 @@ def _evidence(claim: verdicts.ClaimSummary) -> tuple[TableCell, ...]:
 
 
 def _seeds(claim: verdicts.ClaimSummary) -> str:
-    """The seeds that a decision took, or would take; "–": not known."""
+    """The seeds that a decision took, or would take; "–": not known, or training diverged before."""
     if claim.seeds is not None:
         return f"{'' if claim.ours in DECIDED else 'about '}{claim.seeds}"
-    far = claim.ours == "undecided" and claim.n > 1 and not claim.not_run
+    far = claim.ours == "undecided" and claim.n > 1 and not claim.not_run and not claim.ended
     return f"more than {FARTHEST:,}" if far else "–"

@@ -370,6 +370,20 @@ def test_a_seed_that_a_term_lacks_ends_the_test_there():
     assert ours(ABOVE, both).status == "not run"
 
 
+def test_no_seed_is_foreseen_behind_one_whose_training_diverged():
+    """A claim was said to take "about 6 seeds" whose third had diverged, so that no later one can count."""
+    numbers = pair([92, 93, 94], [90, 90.5, 90.2])
+    claim, cells = Claim("", ABOVE), list(numbers)
+    (open_,) = decided([claim.judge(lambda cell, key: numbers[cell], LABELS, cells)])
+    assert open_.status == "undecided" and open_.seeds and 3 < open_.seeds < 12
+    assert not open_.instances[0].ended
+    for seed, ended in ((3, True), (4, False)):  # the fourth is the next one; the fifth is not waited for yet
+        lost = {"path/fedavg": {seed: "diverged at round 7"}}
+        (found,) = decided([claim.judge(lambda cell, key: numbers[cell], LABELS, cells, diverged=lost)])
+        assert found.instances[0].ended == ended and found.seeds == (None if ended else open_.seeds)
+        assert found.evidence.largest == open_.evidence.largest
+
+
 def test_an_instance_that_was_not_run_keeps_a_claim_undecided():
     numbers = pair([92, 93, 94, 93, 93], [90] * 5)
     verdict = ours(f"*/fliu:{ACC} > */fedavg:{ACC}", numbers)
