@@ -32,8 +32,9 @@ class Channels(Section):
     def private(self, task: Task, t: int) -> Tensor:
         """True for each column that is private in round t, bool [P].
 
-        >>> from pfl_ops.testing import MethodSimulation, Training, ragged_task
         >>> from pfl_ops.algorithms.fedavg import FedAvg
+        >>> from pfl_ops.federation.settings import Training
+        >>> from pfl_ops.testing import MethodSimulation, ragged_task
         >>> task = MethodSimulation(ragged_task(features=1, hidden=2, classes=1), FedAvg(), Training(rounds=3)).task
         >>> task.layout.layers(), task.layout.size  # fc 2 x 1 and 2 biases, head 1 x 2 and its bias
         (['body.0', 'head'], 7)
@@ -54,8 +55,9 @@ class Channels(Section):
     def train(self, r: Round, w: Tensor) -> Tensor:
         """Train rows w [C, P] as the experiment states, by `alike` as the loss.
 
-        >>> from pfl_ops.testing import MethodSimulation, Training, ragged_task
         >>> from pfl_ops.algorithms.fedavg import FedAvg
+        >>> from pfl_ops.federation.settings import Training
+        >>> from pfl_ops.testing import MethodSimulation, ragged_task
         >>> play = MethodSimulation(ragged_task(), FedAvg(), Training(rounds=3, local_epochs=None, local_steps=2))
         >>> start = play.task.initial.expand(2, -1)  # round 0 has no private channels: the experiment's training
         >>> Channels(temporal=False).train(play.at([0, 3]), start).equal(play.at([0, 3]).train(start))

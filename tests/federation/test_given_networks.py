@@ -15,9 +15,10 @@ from pfl_ops.federation.network import fisher
 from pfl_ops.federation.network.agreement import check_scores
 from pfl_ops.federation.network.chain import Chain
 from pfl_ops.federation.network.net import Net
+from pfl_ops.federation.settings import Training
 from pfl_ops.models import MODELS, build, check
 from pfl_ops.models.base import Network, example_of
-from pfl_ops.testing import Federation, MethodSimulation, Training
+from pfl_ops.testing import Federation, MethodSimulation
 
 SMALL = {"nf_resnet18": {"width": 4}, "char_lstm": {"hidden": 16}}
 LABELS = torch.tensor([2, 0, 1])

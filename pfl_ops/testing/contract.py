@@ -1,24 +1,11 @@
-"""Tests for a method of one's own: the contract that every method keeps, and small federations to play it on.
-
-    from pfl_ops.testing import AlgorithmContract, quadratic
-
-    class TestContract(AlgorithmContract):
-        algorithm = Mine(lam=0.5)
-
-    def test_one_round_by_hand():
-        state = quadratic(Mine(lam=0.5), centres=[0.0, 6.0], sizes=[1, 3], start=2.0, lr=0.5, rounds=1)
-        assert state["central"].tolist() == [3.25]
-
-The package's own methods inherit the same class. Everything here runs in float64 on the CPU within a second or so.
-Examples in docstrings use `quadratic_round` and `scalar_net`, whose numbers can be checked by hand.
-"""
+"""Tests of the contract that every method keeps."""
 
 import functools
 import pickle
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal, get_args, get_origin
 from unittest import mock
@@ -26,341 +13,24 @@ from unittest import mock
 import numpy as np
 import torch
 from pydantic import ValidationError
-from torch import Tensor, nn
+from torch import Tensor
 
 from pfl_ops import rng
-from pfl_ops.algorithms.base import Algorithm, ClientRows, Loss, Models, Net, Round, Rows, State, Task
-from pfl_ops.algorithms.fedavg import FedAvg
-from pfl_ops.data.clients import Pool
+from pfl_ops.algorithms.base import Algorithm, ClientRows, Round, Rows
 from pfl_ops.federation.execution.workers import PooledTrainer
 from pfl_ops.federation.loop.simulate import commit
-from pfl_ops.federation.method.checked import CheckedMethod
-from pfl_ops.federation.method.round import Traffic
-from pfl_ops.federation.method.walk import Length
-from pfl_ops.federation.network.cross_entropy import cross_entropy
-from pfl_ops.federation.network.layout import initial_extra
-from pfl_ops.federation.network.optim import Rule
 from pfl_ops.federation.scoring.stages import made
 from pfl_ops.federation.settings import Training
 from pfl_ops.federation.state.checkpoint import Checkpoints
 from pfl_ops.federation.training.chunk import Chunk
-from pfl_ops.federation.training.feed import Feed
-from pfl_ops.federation.training.train import Trainer
-from pfl_ops.models.base import Network
-
-Values = dict[str, Tensor]
-"""The results of a round by name: `state/<key>` (rows of all clients), `L1`, `L2`, `G` and their `ctx`, and
-`note/<name>` (of the cohort)."""
-
-
-@dataclass(frozen=True)
-class Federation:
-    """Clients, a network and a loss, small enough to be looked at.
-
-    Attributes:
-        network: body and head; its parameters are Θ⁰.
-        pool: samples by client; they reach the network as they are.
-        n_classes: L. loss: of one sample; cross-entropy unless said otherwise.
-    """
-
-    network: nn.Module
-    pool: Pool
-    n_classes: int
-    loss: Loss = cross_entropy
-
-    @property
-    def n_clients(self) -> int:
-        """N."""
-        return self.pool.n_clients
-
-
-class MethodSimulation:
-    """One method on one federation, round by round, without scores or files.
-
-    Args:
-        federation: who takes part.
-        method: the algorithm.
-        training: as in an experiment; `rounds` is the T that schedules see.
-        weighting: of the aggregation.
-        stack: clients stacked at once (vmap); None: one at a time (loop).
-        dtype: of everything; None: as `training.precision` says, which is float64 or float32 here.
-        seed: the run's.
-
-    Attributes:
-        state: the method's state. t: rounds finished. task: the method's task.
-        traffic: what one client sent and received in each round.
-
-    >>> how = Training(rounds=2, local_epochs=None, local_steps=1, batch_size=None, lr=0.5, precision="float64")
-    >>> play = MethodSimulation(quadratic_task([0.0, 6.0], sizes=[1, 3], start=2.0), FedAvg(), how)
-    >>> values = play.round()  # θ = 1 and 4, Θ = (1 · 1 + 3 · 4) / 4
-    >>> values["L2"].tolist(), values["G"].tolist(), play.t
-    ([[1.0], [4.0]], [3.25], 1)
-    >>> play.at([1]).t, play.personal().params.tolist()  # the next round; L1 of all clients, Θ here
-    (1, [3.25])
-    """
-
-    def __init__(
-        self,
-        federation: Federation,
-        method: Algorithm,
-        training: Training,
-        *,
-        weighting: Literal["samples", "uniform"] = "samples",
-        stack: int | None = None,
-        seed: int = 0,
-    ) -> None:
-        self.method, self.training, self.weighting = CheckedMethod(method), training, weighting
-        self.dtype = torch.float32 if training.precision == "float32" else torch.float64
-        width = federation.pool.x.shape[-1]
-        feed = Feed(federation.pool, np.zeros(width), np.ones(width), torch.device("cpu"), self.dtype)
-        self.task = self._task(federation, feed, seed)
-        rule = Rule(training.optimiser, training.lr, training.momentum, training.weight_decay)
-        length = Length(training.local_epochs, training.local_steps, training.batch_size)
-        self.trainer = Trainer(self.task, feed, rule, length, stack)
-        self.state: State = self.method.init(self.task)
-        self.t = 0
-        self.traffic: list[Traffic] = []
-
-    def _task(self, federation: Federation, feed: Feed, seed: int) -> Task:
-        net = Net(federation.network)
-        named = {name: p.detach().to(self.dtype) for name, p in federation.network.named_parameters()}
-        task = Task(
-            net=net,
-            layout=net.layout,
-            initial=net.layout.flatten(named),
-            sizes=federation.pool.sizes,
-            class_counts=federation.pool.class_counts(federation.n_classes),
-            rounds=self.training.rounds,
-            cohort_size=federation.n_clients,
-            seed=seed,
-            example=feed.inputs(torch.zeros(1, dtype=torch.int64)),
-            loss=federation.loss,
-        )
-        blocks = self.method.extra(task)
-        if not blocks:
-            return task
-        net = Net(federation.network, blocks)
-        added = initial_extra(blocks, seed).to(self.dtype)
-        return replace(task, net=net, layout=net.layout, initial=torch.cat([task.initial, added]))
-
-    @property
-    def everyone(self) -> Tensor:
-        """All client numbers, int64 [N]."""
-        return torch.arange(self.task.n_clients)
-
-    def at(self, clients: Tensor | Sequence[int], purpose: str = "train") -> Round:
-        """Return the next round for these clients, int64 [C]; duplicates count as draws."""
-        who = torch.as_tensor(clients)
-        return Round(
-            self.trainer, self.t, who, weighting=self.weighting, lr_decay=self.training.lr_decay, purpose=purpose
-        )
-
-    def round(self, clients: Sequence[int] | None = None) -> Values:
-        """Play one round of a cohort (none: all clients; duplicates count as draws); return its results."""
-        r = self.at(self.everyone if clients is None else clients)
-        update, stages = self.method.round(self.state, r)
-        commit(self.state, update)
-        noted = {f"note/{name}": value for name, value in r.notes.values().items()}
-        found = {name: made(stage, r.cohort) for name, stage in stages.items()}
-        held = self.personal()
-        self.t += 1
-        self.traffic.append(r.traffic)
-        return self.values({**found, **({} if held is None else {"L1": held})}) | noted
-
-    def personal(self, clients: Tensor | None = None) -> Models | None:
-        """L1 of these clients, int64 [C] (none: all), after the last round."""
-        return self.method.personal(self.state, self.at(self.everyone if clients is None else clients, "evaluate"))
-
-    def run(self, cohorts: Sequence[Sequence[int] | None]) -> list[Values]:
-        """Play one round for each cohort; return the results of each."""
-        return [self.round(clients) for clients in cohorts]
-
-    def values(self, stages: Mapping[str, Models] | None = None) -> Values:
-        """Return copies of the state and of these stages, [N or C, P] or [P] by name."""
-        found = {f"state/{k}": v[self.everyone] if isinstance(v, ClientRows) else v for k, v in self.state.items()}
-        for name, models in (stages or {}).items():
-            found[name] = models.params
-            found |= {f"{name}/{key}": value for key, value in models.ctx.items()}
-        return {name: value.detach().clone() for name, value in found.items()}
-
-
-# -- small federations ------------------------------------------------------------------------------------------------
-
-
-def ragged_task(
-    sizes: Sequence[int] = (5, 2, 8, 3, 7), *, features: int = 4, hidden: int = 3, classes: int = 3, seed: int = 0
-) -> Federation:
-    """Clients of unequal size, each with data of its own kind, and a network of body and head (tanh: no kinks).
-
-    Args:
-        sizes: n_k. features: d. hidden: D. classes: L. seed: of data and Θ⁰.
-
-    >>> federation = ragged_task(sizes=(3, 1))
-    >>> federation.n_clients, federation.pool.sizes.tolist(), tuple(federation.pool.x.shape)
-    (2, [3, 1], (4, 4))
-    >>> sum(p.numel() for p in federation.network.parameters())  # 4 · 3 + 3, 3 · 3 + 3
-    27
-    """
-    draws = rng.generator(seed, "ragged")
-    owner = np.repeat(np.arange(len(sizes)), sizes)
-    order = draws.permutation(len(owner))  # so that a client's samples don't lie side by side
-    x = draws.normal(size=(len(owner), features)) + 0.5 * draws.normal(size=(len(sizes), features))[owner]
-    y = draws.integers(0, classes, len(owner))
-    index = [torch.from_numpy(np.flatnonzero(owner[order] == k)) for k in range(len(sizes))]
-    pool = Pool(torch.from_numpy(x[order]), torch.from_numpy(y[order]), index)
-    return Federation(_network(draws, features, hidden, classes), pool, classes)
-
-
-def _network(draws: np.random.Generator, features: int, hidden: int, classes: int) -> nn.Module:
-    network = nn.Module()
-    network.body = nn.Sequential(nn.Linear(features, hidden), nn.Tanh())
-    network.head = nn.Linear(hidden, classes)
-    network.double()
-    with torch.no_grad():
-        for parameter in network.parameters():
-            parameter.copy_(torch.from_numpy(0.5 * draws.normal(size=tuple(parameter.shape))))
-    return network
-
-
-def quadratic_task(
-    centres: Sequence[float] | Sequence[Sequence[float]], sizes: Sequence[int] | None = None, start: float = 0.0
-) -> Federation:
-    """Clients with F_k(w) = ½ ‖w − b_k‖², whose iterates have a closed form: each of the n_k samples is b_k.
-
-    Args:
-        centres: b_k, numbers (P = 1) or vectors. sizes: n_k; none: 1 each. start: Θ⁰, in every column.
-
-    >>> federation = quadratic_task([[0.0, 1.0], [6.0, 7.0]], sizes=[1, 2])
-    >>> federation.pool.x.tolist(), federation.pool.owner().tolist()
-    ([[0.0, 1.0], [6.0, 7.0], [6.0, 7.0]], [0, 1, 1])
-    """
-    b = torch.tensor(centres, dtype=torch.float64).reshape(len(centres), -1)
-    owner = torch.repeat_interleave(torch.arange(len(b)), torch.tensor(sizes or [1] * len(b)))
-    network = nn.Module()
-    network.body = nn.Sequential()
-    network.head = nn.Linear(b.shape[1], 1, bias=False, dtype=torch.float64)
-    nn.init.constant_(network.head.weight, start)
-    index = [(owner == k).nonzero()[:, 0] for k in range(len(b))]
-    return Federation(network, Pool(b[owner], torch.zeros(len(owner), dtype=torch.int64), index), 1, _half_square)
-
-
-def _half_square(net: Net, w: Tensor, x: Tensor, y: Tensor) -> Tensor:
-    """½ ‖w − x‖² a sample, [B]."""
-    return 0.5 * (w - x).square().sum(dim=-1)
-
-
-def quadratic(
-    method: Algorithm,
-    centres: Sequence[float] | Sequence[Sequence[float]],
-    sizes: Sequence[int] | None = None,
-    *,
-    start: float = 0.0,
-    lr: float = 0.5,
-    rounds: int = 2,
-    steps: int = 1,
-    weighting: Literal["samples", "uniform"] = "samples",
-    cohorts: Sequence[Sequence[int] | None] | None = None,
-    **training: Any,
-) -> State:
-    """The state after some rounds of `steps` full-batch steps each, on `quadratic_task`.
-
-    Args:
-        method: the algorithm.
-        centres, sizes, start: as in `quadratic_task`.
-        lr: η. rounds: T. steps: J. weighting: of the aggregation.
-        cohorts: the clients of each round; none: all.
-        training: further fields of `Training`, say `lr_decay`.
-
-    >>> state = quadratic(FedAvg(), centres=[0.0, 6.0], sizes=[1, 3], start=2.0, rounds=2, cohorts=[None, [0]])
-    >>> state["central"].tolist()  # 3.25 after all clients, half of it after client 0
-    [1.625]
-    """
-    return quadratic_play(
-        method, centres, sizes, start=start, lr=lr, rounds=rounds, steps=steps, weighting=weighting, cohorts=cohorts,
-        **training,
-    )[0].state  # fmt: skip
-
-
-def quadratic_play(
-    method: Algorithm,
-    centres: Sequence[float] | Sequence[Sequence[float]],
-    sizes: Sequence[int] | None = None,
-    *,
-    start: float = 0.0,
-    lr: float = 0.5,
-    rounds: int = 2,
-    steps: int = 1,
-    weighting: Literal["samples", "uniform"] = "samples",
-    cohorts: Sequence[Sequence[int] | None] | None = None,
-    **training: Any,
-) -> tuple[MethodSimulation, list[Values]]:
-    """Return the play of `quadratic`, and the state and the stages after each round.
-
-    >>> play, values = quadratic_play(FedAvg(), centres=[0.0, 6.0], start=2.0, rounds=2)
-    >>> [value["G"].tolist() for value in values]  # the mean of 1 and 4; of 1.25 and 4.25
-    [[2.5], [2.75]]
-    """
-    how: dict[str, Any] = {"local_epochs": None, "local_steps": steps, "batch_size": None, "precision": "float64"}
-    settings = Training(**{**how, "rounds": rounds, "lr": lr, **training})
-    play = MethodSimulation(quadratic_task(centres, sizes, start), method, settings, weighting=weighting)
-    return play, play.run(cohorts or [None] * rounds)
-
-
-def quadratic_round(
-    centres: Sequence[float] | Sequence[Sequence[float]],
-    sizes: Sequence[int] | None = None,
-    *,
-    start: float = 0.0,
-    lr: float = 0.5,
-    steps: int = 1,
-    weighting: Literal["samples", "uniform"] = "samples",
-    clients: Sequence[int] | None = None,
-    **training: Any,
-) -> Round:
-    """Return a round whose numbers can be checked by hand, to try its verbs on.
-
-        F_k(w) = ½ ‖w − b_k‖²,  ∇F_k(w) = w − b_k,  ∇²F_k(w) = I;  a local step is w ← w − η (w − b_k)
-
-    Args:
-        centres, sizes, start: as in `quadratic_task`; `start` is `r.task.initial`, float64 [P].
-        lr: η. steps: J, of one full batch each. weighting: of the aggregation.
-        clients: the cohort, duplicates count as draws; none: all clients.
-        training: further fields of `Training`, say `momentum`.
-    Returns:
-        Round 0.
-
-    >>> r = quadratic_round([0.0, 6.0], sizes=[1, 3], start=2.0, lr=0.5)
-    >>> r.train(r.task.initial).tolist()  # 2 − 0.5 (2 − 0) and 2 − 0.5 (2 − 6)
-    [[1.0], [4.0]]
-    >>> (r.weights @ r.train(r.task.initial)).tolist()  # FedAvg: (1 · 1 + 3 · 4) / 4
-    [3.25]
-    """
-    how: dict[str, Any] = {"local_epochs": None, "local_steps": steps, "batch_size": None, "precision": "float64"}
-    settings = Training(**{**how, "rounds": 1, "lr": lr, **training})
-    play = MethodSimulation(quadratic_task(centres, sizes, start), FedAvg(), settings, weighting=weighting)
-    return play.at(play.everyone if clients is None else clients)
-
-
-def scalar_net() -> Net:
-    """Return a network of three numbers w = [v, u, c], float [3]: its feature is v x, its score u (v x) + c.
-
-    >>> net = scalar_net()
-    >>> net(torch.tensor([2.0, 3.0, 1.0]), torch.tensor([[5.0]])).tolist()  # 3 (2 · 5) + 1
-    [[31.0]]
-    >>> net.layout.body, net.layout.head
-    (slice(0, 1, None), slice(1, 3, None))
-    """
-    return Net(Network({"fc": nn.Linear(1, 1, bias=False)}, n_features=1, n_classes=1))
-
+from pfl_ops.testing.federations import Federation, ragged_task
+from pfl_ops.testing.simulation import MethodSimulation, Values
 
 ONE_CLIENT = (
     "a step or loss works on one client's row at a time: no sum over the rows of m, no branch on their values, nothing "
     "bound that has a row a client"
 )
 STATE_ALONE = "keep nothing outside the state: no attribute, no global"
-
-
-# -- the contract -----------------------------------------------------------------------------------------------------
 
 
 class AlgorithmContract:
@@ -730,17 +400,3 @@ def _with_another(method: Algorithm, name: str) -> Algorithm:
         if getattr(other, name) != value:
             return other
     raise AssertionError(f"no other value for {name} found; give two methods in `pairs['{name}']`")
-
-
-__all__ = [
-    "AlgorithmContract",
-    "Federation",
-    "MethodSimulation",
-    "Values",
-    "quadratic",
-    "quadratic_play",
-    "quadratic_round",
-    "quadratic_task",
-    "ragged_task",
-    "scalar_net",
-]
