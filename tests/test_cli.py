@@ -886,6 +886,7 @@ def bench(monkeypatch: pytest.MonkeyPatch, fake: Fake, tmp_path: Path) -> list[d
             **{"rank": pd.array([1, None], "Int64"), "method": ["fliu", "ditto"], "scored_at": "L1"},
             **{"metric": "val/L1/acc", "status": ["complete", "failed"], "validation": [1.5, nan]},
             **{"test": [1.4, nan], "std": [0.1, nan], "n": [2, 0], "difference": nan, "low": nan, "high": nan},
+            **{"test_runs": [2, 0], "common": 0, "n_local": [2, 0], "n_global": [2, 0], "n_worst": [2, 0]},
             **{"p": nan, "p_holm": nan, "p_test": "t", "local": [0.9, nan], "global": [0.5, nan], "worst": [0.2, nan]},
             **{
                 "trials": 4,

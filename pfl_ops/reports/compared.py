@@ -28,6 +28,7 @@ from pfl_ops.reports.numbers import (
 )
 from pfl_ops.results import At
 from pfl_ops.statistics import mean_std
+from pfl_ops.units import part_of
 
 COMMON = (
     *("data.name", "data.train_size", "partition.kind", "partition.clients", "model.name", "training.rounds"),
@@ -79,7 +80,7 @@ def text_of(line: Line, metric: str, at: At = "final") -> str:
 def _of_runs(line: Line, values: Mapping[int, float]) -> str:
     """Return " (3 of 5)" for a mean over the seeds that have a value, if others of the line have none; else ""."""
     n = len({run.seed for run in line.runs})
-    return f" ({len(values)} of {n})" if 0 < len(values) < n else ""
+    return part_of(len(values), n)
 
 
 def shown_metrics(group: Group) -> dict[str, str]:
