@@ -1083,6 +1083,16 @@ def test_the_worst_client_comes_with_its_samples_and_stages_with_their_meaning(
     ]
 
 
+def test_worst_accuracy_of_several_clients_says_how_many() -> None:
+    """Two of three clients have 25 %: one has 3 test samples, the other one more."""
+    tied = CLIENTS.assign(local=[0.25, 0.25, 0.5] * (len(CLIENTS) // 3), n_held=[12, 3, 40] * (len(CLIENTS) // 3))
+    final = {f"final/test/L1/{key}": 0.25 for key in ("local/mean", "global/mean", "acc", "local/worst")}
+    one = SimpleNamespace(final=final, clients=tied[tied["stage"] == "L1"], n_clients=3)
+    assert tables.scores([one], "test").rows[0][4] == "25.0 % (2 clients, n 3 to 12)"
+    one.clients["n_held"] = 7
+    assert tables.scores([one], "test").rows[0][4] == "25.0 % (2 clients, n 7)"
+
+
 def test_notes_on_small_test_sets_count_every_seed() -> None:
     """Seeds have partitions of their own: 1 and 2 of 3 clients have fewer than 10 test samples."""
     small = CLIENTS.assign(n_held=CLIENTS["n_held"].where(CLIENTS["client"] != CLIENTS["client"].max(), 9))

@@ -156,9 +156,11 @@ def _of_stage(result: FinishedRun, stage: str) -> "pd.DataFrame":
 
 
 def _samples_of_the_worst(result: FinishedRun, stage: str) -> str:
-    """ " (n 3)": on how many samples the worst client's accuracy stands."""
+    """Return " (n 3)", the samples behind the worst client's accuracy; " (4 clients, n 3 to 9)" if several have it."""
     rows = _of_stage(result, stage)
-    return f" (n {rows.sort_values('local')['n_held'].iloc[0]})" if len(rows) else ""
+    sizes = rows["n_held"][rows["local"] == rows["local"].min()].tolist()
+    several = f"{count(len(sizes), 'client')}, " if len(sizes) > 1 else ""
+    return f" ({several}n {_range(sizes)})" if sizes else ""
 
 
 def _worst(result: FinishedRun, stage: str, least: int) -> float:
