@@ -31,6 +31,7 @@ def notes(entries: Sequence[MethodStudy], table: pd.DataFrame) -> tuple[str, ...
         for note in (
             _scored(entries),
             _cohorts(entries),
+            _drawn(entries),
             _seeds(table, set(untested), entries[0].plan.settings.seeds_per_trial),
             _parts(table),
             _seeds_per_trial(entries),
@@ -77,7 +78,13 @@ def _cohorts(entries: Sequence[MethodStudy]) -> str:
     )
     if not same_clients(entries):
         told += "; those of other methods are of all clients. They are not comparable, and methods have no rank by them"
-    return f"{told}. Tests score all clients."
+    return f"{told}. Tests score {'the drawn' if _drawn(entries) else 'all'} clients."
+
+
+def _drawn(entries: Sequence[MethodStudy]) -> str:
+    """The clients that tests score, if they are drawn."""
+    found = dict.fromkeys(told for entry in entries for run in entry.finals if (told := run.drawn_clients))
+    return f"{'; '.join(found)} are scored, drawn once for each run (evaluation.clients)." if found else ""
 
 
 def _seeds(table: pd.DataFrame, untested: Collection[str], seeds_per_trial: int) -> str:

@@ -312,6 +312,21 @@ def test_method_without_a_test_score_has_no_rank():
     assert "No test run has a score: ranked by validation scores, of one seed." in told
 
 
+def test_clients_that_are_drawn_to_be_scored_are_a_note():
+    """Nothing said it, though it is the default with more than 200 clients; or that all are scored."""
+    entries = [entry("toy", 0.9, {0: 0.5}), entry("rival", 0.8, {0: 0.6})]
+    assert not any("are scored" in note for note in leaderboard_notes.notes(entries, leaderboard.leaderboard(entries)))
+    for one in entries:
+        (run,) = one.study.finals
+        one.study.finals = [replace(run, tags={"pfl_ops.clients": "300"})]
+    told = "200 of 300 clients are scored, drawn once for each run (evaluation.clients)."
+    assert told in leaderboard_notes.notes(entries, leaderboard.leaderboard(entries))
+    few = entries[0].plan.settings.experiment.override({"participation.share": 0.25})
+    goal = Objective(("val/L2/acc",), ("max",))
+    entries[0].plan.settings = replace(entries[0].plan.settings, experiment=few, objective=goal)
+    assert leaderboard_notes._cohorts(entries).endswith("Tests score the drawn clients.")
+
+
 def test_test_samples_that_are_trained_on_are_a_note():
     entries = [entry("toy", 0.9, {0: 0.5}), entry("rival", 0.8, {0: 0.6})]
     entries[1].study.copies_note = "5 of 40 test samples have the values of a training sample"
