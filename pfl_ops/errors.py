@@ -161,6 +161,20 @@ def together(wrong: Mapping[str, str]) -> PflOpsError:
     return PflOpsError("\n".join(f"{name}: {message}" for name, message in wrong.items()))
 
 
+def format_bytes(n: int) -> str:
+    """Return a size in the unit in which it has one to four digits.
+
+    >>> format_bytes(12), format_bytes(96_000_000), format_bytes(1023 * 2**20)
+    ('12 bytes', '91.6 MiB', '1,023 MiB')
+    """
+    if n >= 2**60:
+        return "over 1,024 PiB"
+    power = (max(n, 1).bit_length() - 1) // 10
+    value = n / 1024**power
+    number = f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+    return f"{number} {('bytes', 'KiB', 'MiB', 'GiB', 'TiB', 'PiB')[power]}"
+
+
 def count(n: int, what: str, verb: str = "") -> str:
     """Return a number of things in words, with "is" or "are" if that is the verb.
 

@@ -12,6 +12,7 @@ from pfl_ops import metrics
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.energy import Effort, grid, linear
 from pfl_ops.errors import PflOpsError, count, unknown
+from pfl_ops.federation.settings import ALL_UP_TO
 from pfl_ops.metrics import Split
 
 if TYPE_CHECKING:
@@ -314,6 +315,14 @@ class Result:
         """N, the number of clients of the federation; None: it was not recorded."""
         found = self.tags.get(CLIENTS)
         return int(found) if found else None
+
+    @property
+    def drawn_clients(self) -> str:
+        """The clients that are scored, "200 of 300 clients"; "": all are, or that is not known."""
+        text = self.settings.get("evaluation.clients", "None")
+        scored = int(text) if text.isdigit() else ALL_UP_TO
+        n = self.n_clients
+        return f"{scored:,} of {n:,} clients" if n is not None and scored < n else ""
 
     @property
     def common(self) -> str:

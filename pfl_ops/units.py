@@ -51,6 +51,15 @@ def with_unit(metric: str, value: float, std: float | None = None) -> str:
     return f"{text} {unit.name}".rstrip()
 
 
+def part_of(k: int, n: int) -> str:
+    """Return what follows a mean over k of n repetitions, those that have a value; "" if all or none have one.
+
+    >>> part_of(4, 7), part_of(7, 7)
+    (' (4 of 7)', '')
+    """
+    return f" ({k} of {n})" if 0 < k < n else ""
+
+
 def mebibytes(number: float) -> str:
     """Return a number of bytes in MiB.
 

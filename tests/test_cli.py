@@ -886,6 +886,7 @@ def bench(monkeypatch: pytest.MonkeyPatch, fake: Fake, tmp_path: Path) -> list[d
             **{"rank": pd.array([1, None], "Int64"), "method": ["fliu", "ditto"], "scored_at": "L1"},
             **{"metric": "val/L1/acc", "status": ["complete", "failed"], "validation": [1.5, nan]},
             **{"test": [1.4, nan], "std": [0.1, nan], "n": [2, 0], "difference": nan, "low": nan, "high": nan},
+            **{"test_runs": [2, 0], "common": 0, "n_local": [2, 0], "n_global": [2, 0], "n_worst": [2, 0]},
             **{"p": nan, "p_holm": nan, "p_test": "t", "local": [0.9, nan], "global": [0.5, nan], "worst": [0.2, nan]},
             **{
                 "trials": 4,
@@ -1080,6 +1081,16 @@ def test_the_worst_client_comes_with_its_samples_and_stages_with_their_meaning(
         "L1: what clients hold after the update",
         "n: a client's test samples; 1 of 3 clients have fewer than 10",
     ]
+
+
+def test_worst_accuracy_of_several_clients_says_how_many() -> None:
+    """Two of three clients have 25 %: one has 3 test samples, the other one more."""
+    tied = CLIENTS.assign(local=[0.25, 0.25, 0.5] * (len(CLIENTS) // 3), n_held=[12, 3, 40] * (len(CLIENTS) // 3))
+    final = {f"final/test/L1/{key}": 0.25 for key in ("local/mean", "global/mean", "acc", "local/worst")}
+    one = SimpleNamespace(final=final, clients=tied[tied["stage"] == "L1"], n_clients=3)
+    assert tables.scores([one], "test").rows[0][4] == "25.0 % (2 clients, n 3 to 12)"
+    one.clients["n_held"] = 7
+    assert tables.scores([one], "test").rows[0][4] == "25.0 % (2 clients, n 7)"
 
 
 def test_notes_on_small_test_sets_count_every_seed() -> None:

@@ -120,6 +120,11 @@ def test_it_survives_pickle_and_yaml():
             "`when` can't hold: training.optimiser: 'adam' is not one of ['sgd']",
         ),
         (
+            "training.lr: {float: [0.1, 1]}\nalgorithm.gamma.value: {float: [0, 1], when: {training.lr: 0.5}}",
+            "my.yaml: algorithm.gamma.value: `when` names training.lr, 0.1 to 1, of which no draw is a given value; "
+            "give it a step or a choice",
+        ),
+        (
             "training.lr: {float: [0.1, 1], when: {training.momentum: 0.1}}\n"
             "training.momentum: {float: [0, 0.5], when: {training.lr: 0.1}}",
             "`when` goes round in a circle: training.lr, training.momentum",
@@ -269,3 +274,22 @@ def test_conditions_on_conditions_are_bounded():
     space = spaces.parse("\n".join(lines), "my.yaml")
     with pytest.raises(PflOpsError, match=r"^my.yaml: p5: its `when` has over 10,000 combinations$"):
         checking._contexts(space, space.parameters[-1])
+
+
+def test_condition_on_a_stepped_value_holds_when_it_is_drawn():
+    """0.1 + 2 x 0.1 is 0.30000000000000004, so that points with 0.3 and 0.7 had no b."""
+    steps = ", ".join(f"0.{i}" for i in range(1, 10))
+    space = spaces.parse(f"a: {{float: [0.1, 0.9], step: 0.1}}\nb: {{int: [1, 3], when: {{a: [{steps}]}}}}")
+    study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
+    points = [space(study.ask()) for _ in range(60)]
+    assert len({point["a"] for point in points}) == 9 and all("b" in point for point in points)
+    assert 0.1 + 2 * 0.1 in {point["a"] for point in points}
+
+
+def test_grid_of_fractions_that_a_condition_names_is_a_choice():
+    """As a range without a step, the condition would be refused."""
+    own = spaces.parse("a: {float: [0.1, 0.9], step: 0.1}\nb: {int: [1, 3], when: {a: 0.3}}")
+    axes = {"a": [0.3, 0.5], "b": [1, 2]}
+    space = spaces.grid_space(axes, own)
+    assert space.parameters[0].choices == (0.3, 0.5)
+    assert spaces.grid_points(axes, space) == [{"a": 0.3, "b": 1}, {"a": 0.3, "b": 2}, {"a": 0.5}]

@@ -25,7 +25,7 @@ from pfl_ops.cli.options import (
 )
 from pfl_ops.cli.output import err, out, say
 from pfl_ops.cli.tune import METHODS, methods_of
-from pfl_ops.errors import PflOpsError, count, echo
+from pfl_ops.errors import PflOpsError, count, echo, format_bytes
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -134,7 +134,7 @@ def tabulate(
         say(err(), f"{len(plan.runs)} runs, half of them on test data; those that are finished are looked up ...")
     table = run(plan, to, data_dir=data_dir, execution=execution, concurrency=concurrency, on_progress=tell)
     openings = len(plan.runs) // 2
-    size = f"{to.stat().st_size / 1e6:.1f} MB"
+    size = format_bytes(to.stat().st_size)
     say(
         out(),
         f"{to}: {count(len(table.frame), 'row')} of {count(len(plan.runs), 'run')}, {size}; test data were opened "

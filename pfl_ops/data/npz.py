@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from pfl_ops.errors import PflOpsError, echo, in_a_line
+from pfl_ops.errors import PflOpsError, echo, format_bytes, in_a_line
 from pfl_ops.files import replacing
 
 NEEDED = ("x_train", "y_train", "x_test", "y_test")
@@ -321,14 +321,6 @@ def memory_size() -> int:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, ValueError, OSError):
         return 2**60
-
-
-def format_bytes(n: int) -> str:
-    """Return a size for a message: "27.9 GiB"."""
-    if n >= 2**60:
-        return "over 1,024 PiB"
-    power = (max(n, 1).bit_length() - 1) // 10
-    return f"{n / 1024**power:.3g} {('bytes', 'KiB', 'MiB', 'GiB', 'TiB', 'PiB')[power]}"
 
 
 def _shape(shape: tuple[Any, ...]) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from pfl_ops.errors import count
 from pfl_ops.metrics import ENOUGH, ERROR, SAMPLES, STAGES, summands
-from pfl_ops.units import difference_title, exact, heading, mebibytes, signed, unit_of, with_unit
+from pfl_ops.units import difference_title, exact, heading, mebibytes, part_of, signed, unit_of, with_unit
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -156,9 +156,11 @@ def _of_stage(result: FinishedRun, stage: str) -> "pd.DataFrame":
 
 
 def _samples_of_the_worst(result: FinishedRun, stage: str) -> str:
-    """ " (n 3)": on how many samples the worst client's accuracy stands."""
+    """Return " (n 3)", the samples behind the worst client's accuracy; " (4 clients, n 3 to 9)" if several have it."""
     rows = _of_stage(result, stage)
-    return f" (n {rows.sort_values('local')['n_held'].iloc[0]})" if len(rows) else ""
+    sizes = rows["n_held"][rows["local"] == rows["local"].min()].tolist()
+    several = f"{count(len(sizes), 'client')}, " if len(sizes) > 1 else ""
+    return f" ({several}n {_range(sizes)})" if sizes else ""
 
 
 def _worst(result: FinishedRun, stage: str, least: int) -> float:
@@ -292,7 +294,7 @@ def leaderboard(table: "pd.DataFrame", name: str) -> TableRows:
     Args:
         table: `Benchmark.table`. name: the benchmark's.
     """
-    n = int(table["n"].max())
+    n = int(table["test_runs"].max())
     over = f", test: mean ± std of {n} seeds" if n > 1 else ""
     over += f", {ranking(table)} after {searched(table)}"
     right = ("validation", "test", difference_title(table["metric"].iloc[0]), "p", "Acc(L)", "Acc(G)", "worst client")
@@ -302,15 +304,29 @@ def leaderboard(table: "pd.DataFrame", name: str) -> TableRows:
             row["method"] + " *" * bool(row["restricted"]),
             row["scored_at"],
             with_unit(row["metric"], row["validation"]),
-            "diverged" if row["status"] == "diverged" else with_unit(row["metric"], row["test"], row["std"]),
+            tested(row),
             signed(row["difference"], row["metric"]) if math.isfinite(row["difference"]) else "",
             chance(row["p_holm"]) if math.isfinite(row["p_holm"]) else "",
-            *(percent([row[view]]) for view in ("local", "global", "worst")),
+            *(percent([row[view]]) + part(row, view) for view in ("local", "global", "worst")),
         )
         for row in table.to_dict("records")
     )
     first = 0 if rows and rows[0][0] == "1" else None
     return TableRows(f"benchmark {name}{over}", ("", "method", "scored at", *right), rows, frozenset({0, 1, 2}), first)
+
+
+def tested(row: Mapping[Any, Any]) -> str:
+    """Return the test score of a row of a leaderboard: "60.0 ± 0.4 %", "60.0 ± 0.4 % (4 of 7)", "diverged"."""
+    return "diverged" if row["status"] == "diverged" else with_unit(row["metric"], row["test"], row["std"]) + part(row)
+
+
+def part(row: Mapping[Any, Any], view: str = "") -> str:
+    """Return " (4 of 7)" after a mean over 4 of 7 test runs in a row of a leaderboard; "": over all of them.
+
+    Args:
+        row: of `Benchmark.table`. view: column of the mean, "local"; "": the test score.
+    """
+    return part_of(row[f"n_{view}" if view else "n"], row["test_runs"])
 
 
 COSTS_TOLD = {"trials": "trials", "samples": "samples", "sent_bytes": "sent bytes", "seconds": "seconds"}

@@ -33,6 +33,7 @@ for _name, _value in {
     "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",  # of jobs that are no trials
 }.items():
     os.environ.setdefault(_name, _value)
+logging.getLogger("ray.widgets").setLevel(logging.WARNING)  # in notebooks it asks for ipywidgets, which nothing needs
 
 import ray  # noqa: E402
 from ray.exceptions import AuthenticationError  # noqa: E402

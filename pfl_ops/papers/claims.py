@@ -44,7 +44,8 @@ class Instance:
     """A claim with a label in place of every `*` and brace.
 
     Attributes:
-        where: those labels, joined; "": there were none. detail: the numbers compared.
+        where: those labels: "path", of two axes "path/fedavg", two of one axis "m0 with m2"; "": there were none.
+        detail: the numbers compared.
         agrees: True if the numbers, ours as means over seeds, are as claimed; None: not known.
         comparisons: all of which have to be true, with their differences over seeds; none of the paper's numbers.
         ended: True if training diverged with the next seed, so that no further one counts.
@@ -228,9 +229,8 @@ class Claim:
             named = self._named(labels, bound)
             if not there.issuperset(chain(*named.values())):
                 continue  # the paper's grid has a hole there
-            where = ", ".join(dict.fromkeys(bound.values()))
             by_seed = {CellNumber(cell, term.key): values(cell, term.key) for term, of in named.items() for cell in of}
-            found.append(self._instance(where, Expansion(self.says, named), by_seed, exact, first, diverged))
+            found.append(self._instance(_where(bound), Expansion(self.says, named), by_seed, exact, first, diverged))
         return Verdict(tuple(found), self.least(len(found)), exact)
 
     def check(self, labels: Labels, cells: Iterable[str], keys: Iterable[str]) -> None:
@@ -312,7 +312,7 @@ class Claim:
         for clauses in self._conditions(Expansion(self.says, self._named(labels, bound)))[1]:
             if clauses and all(one.parts for clause in clauses for one in clause):
                 continue
-            at = f" at {', '.join(dict.fromkeys(bound.values()))}" if bound else ""
+            at = f" at {_where(bound)}" if bound else ""
             raise PflOpsError(
                 f"claim '{self.says}' is {'false' if clauses else 'true'}{at} whatever the numbers of the cells are; "
                 "{!a} leaves label a out"
@@ -345,6 +345,14 @@ class Claim:
             for clause in chain(*conditions)
         ]
         return Instance(where, agrees, f"{detail} (n = {len(seeds)})", tuple(comparisons), ended)
+
+
+def _where(bound: Bound) -> str:
+    """Return the labels of an instance in the order of the axes; see `Instance`."""
+    by_place: dict[int, list[str]] = {}
+    for (place, _), label in sorted(bound.items(), key=lambda one: one[0][0]):
+        by_place.setdefault(place, []).append(label)
+    return "/".join(" with ".join(labels) for labels in by_place.values())
 
 
 def _prefix(values: Sequence[Mapping[int, float]], first: int) -> list[int]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import pandas as pd
 
-from pfl_ops.errors import count
+from pfl_ops.errors import count, format_bytes
 from pfl_ops.federation.loop.estimate import duration
 from pfl_ops.papers.suite_run import SuiteRun
 from pfl_ops.reports.document import Head, ItemList, PageBlock, Row, Table, TableCell, Text
@@ -53,7 +53,7 @@ def cost(run: SuiteRun) -> Iterator[PageBlock]:
         items["computing"] = f"{duration(sum(seconds))} in {count(len(seconds), 'run')}"
     sent = [value for value in map(traffic, outcomes) if value is not None]
     if sent:
-        items["sent"] = amount(sum(sent))
+        items["sent"] = _size(sum(sent))
     if items:
         yield ItemList(tuple(items.items()))
     if outcomes:
@@ -70,7 +70,7 @@ def _runs(run: SuiteRun) -> Table:
         sent = _mean([value for value in map(traffic, found) if value is not None])
         costs = (
             TableCell("–", mark="muted") if math.isnan(value) else TableCell(shown(value), value)
-            for value, shown in ((seconds, duration), (sent, amount))
+            for value, shown in ((seconds, duration), (sent, _size))
         )
         seeds = ", ".join(str(outcome.seed) for outcome in found)
         rows.append(Row.of(TableCell(cell.name, link=run.link(found[0])), len(found), seeds, *costs))
@@ -95,13 +95,8 @@ def traffic(outcome: Result) -> float | None:
     return outcome.spent(*BYTES)
 
 
-def amount(count: float) -> str:
-    """1.2 GB"""
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000:
-            return f"{count:.3g} {unit}"
-        count /= 1000
-    return f"{count:.3g} TB"
+def _size(sent: float) -> str:
+    return format_bytes(round(sent))
 
 
 def _here(tag: str) -> str:

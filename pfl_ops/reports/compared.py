@@ -6,7 +6,7 @@ from datetime import datetime
 import pandas as pd
 
 from pfl_ops import metrics
-from pfl_ops.comparison import LEVEL, Line, Test
+from pfl_ops.comparison import EQUAL, LEVEL, Line, Test
 from pfl_ops.errors import count, sentence
 from pfl_ops.reports.compare import TEST_DESCRIPTIONS, Comparison, Group
 from pfl_ops.reports.compared_notes import best_notes, scored_notes
@@ -28,6 +28,7 @@ from pfl_ops.reports.numbers import (
 )
 from pfl_ops.results import At
 from pfl_ops.statistics import mean_std
+from pfl_ops.units import part_of
 
 COMMON = (
     *("data.name", "data.train_size", "partition.kind", "partition.clients", "model.name", "training.rounds"),
@@ -55,7 +56,7 @@ def ahead(c: Comparison, group: Group, line: Line) -> str:
     """Return the difference to the first line as text: "−4.10", or what stands there of a line without one.
 
     "best" is said of the first line of a fair group of two or more if the test tells every other one apart from it, on
-    the losing side; else it is the "highest", or "lowest".
+    the losing side; else it is the "highest", or "lowest", and "tied" if another one has its mean.
     """
     if line.unfinished:
         return "not finished"
@@ -67,7 +68,8 @@ def ahead(c: Comparison, group: Group, line: Line) -> str:
     smaller = metrics.smaller_is_better(group.metric)
     if group.fair and all(one.is_behind(smaller=smaller) for one in ranked if one.difference):
         return "best"
-    return "lowest" if smaller else "highest"
+    means = [round(mean_std(one.values(group.metric, c.at).values())[0], EQUAL) for one in ranked]
+    return f"{'lowest' if smaller else 'highest'}{', tied' * (means.count(means[0]) > 1)}"
 
 
 def text_of(line: Line, metric: str, at: At = "final") -> str:
@@ -79,7 +81,7 @@ def text_of(line: Line, metric: str, at: At = "final") -> str:
 def _of_runs(line: Line, values: Mapping[int, float]) -> str:
     """Return " (3 of 5)" for a mean over the seeds that have a value, if others of the line have none; else ""."""
     n = len({run.seed for run in line.runs})
-    return f" ({len(values)} of {n})" if 0 < len(values) < n else ""
+    return part_of(len(values), n)
 
 
 def shown_metrics(group: Group) -> dict[str, str]:
@@ -184,7 +186,8 @@ def reading(c: Comparison) -> tuple[str, ...]:
         "values decide which line is first. There is none if two lines differ in more than what is compared.",
         *([SEQUENTIAL] if c.test == "anytime" else []),
         "Best: the first line, if every other line is worse than it over common seeds, with p below 0.05. Otherwise it "
-        "is the highest, or the lowest: of the means over all seeds that each line has. The highest means of a column, "
+        "is the highest, or the lowest: of the means over all seeds that each line has; tied if another line has the "
+        "same mean. The highest means of a column, "
         "as shown, are marked, whatever the test says.",
         "Best round: by Acc(L)+Acc(G), as scored during the run, on the subset that the curves are of. It may be "
         "below the last round, which may stand on other samples.",
@@ -286,7 +289,7 @@ def overview(c: Comparison) -> Table:
     for group in c.groups:
         first = group.lines[0]
         said = ahead(c, group, first)
-        word = f"{said}: {first.label}" if said in ("best", "highest", "lowest") else first.label
+        word = f"{said}: {first.label}" if said.startswith(("best", "highest", "lowest")) else first.label
         metric = f"{title_of(group.metric)} " if group.metric != c.metric else ""
         n = sum(len(line.runs) for line in group.lines)
         rows.append(

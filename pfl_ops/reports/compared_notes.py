@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from pfl_ops import metrics
 from pfl_ops.comparison import Line
 from pfl_ops.display.tables import covered, sampling_notes
-from pfl_ops.federation.settings import ALL_UP_TO
 from pfl_ops.reports.compare import Comparison, Group
 from pfl_ops.reports.fairness import ABSENT, clients_at_l2, scored_cohort, some_labels
 from pfl_ops.results import Result
@@ -49,8 +48,8 @@ def scored_notes(group: Group) -> tuple[str, ...]:
     found += sampling_notes(
         [run.metrics for line in sampled for run in line.runs], f"Acc(G) of the last round{_of(sampled, group)}"
     )
-    drawn = [line for line in group.lines if any(_drawn(run) is not None for run in line.runs)]
-    for told in dict.fromkeys(told for line in drawn for run in line.runs if (told := _drawn(run))):
+    drawn = [line for line in group.lines if any(run.drawn_clients for run in line.runs)]
+    for told in dict.fromkeys(told for line in drawn for run in line.runs if (told := run.drawn_clients)):
         found.append(f"{told} are scored, drawn once for each run{_of(drawn, group)} (evaluation.clients)")
     few = [line for line in group.lines if any(_lacking(run) for run in line.runs)]
     if few:
@@ -67,13 +66,6 @@ def scored_notes(group: Group) -> tuple[str, ...]:
 def _of(lines: Sequence[Line], group: Group) -> str:
     """ " of 'fliu', 'ditto'"; "": these are all lines of the group."""
     return "" if len(lines) == len(group.lines) else f" of {some_labels([line.label for line in lines])}"
-
-
-def _drawn(run: Result) -> str | None:
-    """ "200 of 300 clients"; None: all are scored, or that is not known."""
-    text = run.settings.get("evaluation.clients", "None")
-    most = int(text) if text.isdigit() else ALL_UP_TO
-    return f"{most:,} of {run.n_clients:,} clients" if run.n_clients is not None and most < run.n_clients else None
 
 
 def _at_l2(run: Result) -> tuple[int, int] | None:

@@ -24,7 +24,7 @@ from pfl_ops.reports.document import (
 )
 from pfl_ops.reports.numbers import chance, difference_title, signed
 from pfl_ops.reports.rows import finite, score, table_of
-from pfl_ops.units import MIB, PERCENT, unit_of, with_unit
+from pfl_ops.units import MIB, PERCENT, unit_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -50,7 +50,8 @@ def leaderboard(
     Args:
         name: the benchmark's.
         table: one row a method, best first: rank, method, scored_at, metric, status, validation, test, std, n,
-            difference, low, high, p, p_holm, p_test, local, global, worst, trials, complete, pruned, diverged, failed,
+            test_runs, difference, low, high, common, p, p_holm, p_test, local, global, worst, n_local, n_global,
+            n_worst, trials, complete, pruned, diverged, failed,
             tuned, restricted, search_seconds, search_samples, test_seconds, sent_bytes, openings, trial, settings,
             error.
         traces: one row a trial: method, trial, state, value, best. tests: one row a test run: method, seed, score,
@@ -114,16 +115,16 @@ def _ranking(table: pd.DataFrame, notes: Sequence[str]) -> Table:
     for row in table.to_dict("records"):
         first = row["rank"] == 1
         metric = row["metric"]
-        test = "diverged" if row["status"] == "diverged" else with_unit(metric, row["test"], row["std"])
         best: Mark = "best" if first else ""
+        tested = finite(row["test"])
         rows.append(
             Row.of(
                 "–" if pd.isna(row["rank"]) else str(row["rank"]),
                 _method(row),
                 row["scored_at"],
                 score(metric, row["validation"], mark=best if by_validation else ""),  # of what the ranks are
-                TableCell(test, finite(row["test"]), mark=best if finite(row["test"]) is not None else "missing"),
-                *(score(f"{view}/mean", row[name]) for name, view in VIEWS.items()),
+                TableCell(tables.tested(row), tested, mark="missing" if tested is None else best),
+                *(score(f"{view}/mean", row[name], part=tables.part(row, name)) for name, view in VIEWS.items()),
                 _difference(row),
                 "" if first else _chance(row["p_holm"]),
             )
@@ -139,7 +140,7 @@ def _method(row: Mapping[Any, Any]) -> TableCell:
 
 
 def _caption(table: pd.DataFrame) -> str:
-    n = int(table["n"].max())
+    n = int(table["test_runs"].max())
     over = f"mean ± sample standard deviation over {n} seeds" if n > 1 else "one seed" if n else "not tested"
     return (
         f"Leaderboard after {tables.searched(table)}, {tables.ranking(table)}: scores of the last round; test: {over}"

@@ -31,9 +31,9 @@ def table_of(
     )
 
 
-def score(metric: str, value: float, mark: Mark = "") -> TableCell:
-    """Return a score of a metric with its unit; "–": there is none."""
-    return TableCell(with_unit(metric, value), finite(value), mark=mark)
+def score(metric: str, value: float, mark: Mark = "", part: str = "") -> TableCell:
+    """Return a score of a metric with its unit; "–": there is none. `part`: follows it, see `units.part_of`."""
+    return TableCell(with_unit(metric, value) + part, finite(value), mark=mark)
 
 
 def finite(value: float) -> float | None:

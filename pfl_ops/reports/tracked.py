@@ -185,10 +185,11 @@ def _nothing(
     known: list[RunInfo], meant: list[RunInfo], smoke: list[RunInfo], former: list[RunInfo], trials: bool
 ) -> str:
     if meant:
-        states = ", ".join(sorted({run.status.lower() for run in meant}))
         if len(meant) == 1:
-            return f"the run that is meant has not finished ({states})"
-        return f"none of the {len(meant)} runs that are meant has finished ({states})"
+            return f"the run that is meant has not finished ({meant[0].tags.get(DIVERGED) or meant[0].status.lower()})"
+        states = Counter("diverged" if DIVERGED in run.tags else run.status.lower() for run in meant)
+        told = ", ".join(f"{n} {state}" for state, n in sorted(states.items()))
+        return f"none of the {len(meant)} runs that are meant has finished ({told})"
     if smoke:
         return (
             f"there are only cells of suites at scale smoke, which are left out unless they are named: pfl-ops compare "

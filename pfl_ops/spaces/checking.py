@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from pfl_ops import rng
 from pfl_ops.errors import PflOpsError, nearest
-from pfl_ops.spaces.space import Parameter, Point, Space, SpaceError, named, point_problem, short
+from pfl_ops.spaces.space import Parameter, Point, Space, SpaceError, named, one_of, point_problem, short
 
 if TYPE_CHECKING:
     from pfl_ops.config.experiment import Experiment
@@ -44,7 +44,7 @@ def hold(space: Space, keys: Collection[str], experiment: "Experiment") -> Space
     for p in space.parameters:
         varied = {k.key for k in kept}
         waiting = tuple((key, values) for key, values in p.when if key in varied)
-        exists = all(now.get(key) in values for key, values in p.when if key not in varied)
+        exists = all(one_of(now.get(key), values) for key, values in p.when if key not in varied)
         if exists and _and_sections(p.key).isdisjoint(keys):
             kept.append(replace(p, when=waiting))
     varied = {p.key for p in kept}

@@ -7,7 +7,7 @@ from typing import Any
 
 from pfl_ops.errors import LONGEST_PATH, PflOpsError, echo
 from pfl_ops.spaces.reading import from_dict
-from pfl_ops.spaces.space import Parameter, Point, Space, Value, point_problem
+from pfl_ops.spaces.space import Point, Space, Value, point_problem
 
 MOST_POINTS = 10_000
 SOURCE = "--grid"
@@ -20,7 +20,8 @@ def grid_space(axes: Axes, own: Space) -> Space:
     """Return the smallest space with all points of a grid.
 
     A field whose values are numbers has the range from the smallest to the largest, logarithmic where it is in `own`;
-    another one is a choice. Conditions of `own` hold where they are about fields of the grid.
+    another one is a choice, and so are fractions that a condition names. Conditions of `own` hold where they are about
+    fields of the grid.
 
     Args:
         axes: the grid. own: the method's search space.
@@ -39,7 +40,7 @@ def grid_space(axes: Axes, own: Space) -> Space:
             raise PflOpsError(f"--grid {echo(key, LONGEST_PATH)}: values are numbers, texts, true, false or null")
         if len({(isinstance(value, bool), value) for value in values}) < len(values):
             raise PflOpsError(f"--grid {echo(key, LONGEST_PATH)} has a value twice")
-    return from_dict({key: _entry(key, values, axes, own.of(key)) for key, values in axes.items()}, SOURCE)
+    return from_dict({key: _entry(key, values, axes, own) for key, values in axes.items()}, SOURCE)
 
 
 def grid_points(axes: Axes, space: Space) -> list[Point]:
@@ -61,14 +62,16 @@ def grid_points(axes: Axes, space: Space) -> list[Point]:
     return list(found.values())
 
 
-def _entry(key: str, values: Sequence[Value], axes: Axes, own: Sequence[Parameter]) -> dict[str, Any]:
+def _entry(key: str, values: Sequence[Value], axes: Axes, space: Space) -> dict[str, Any]:
     """The entry of a field, as a file of a search space has it."""
+    own = space.of(key)
     numbers = [value for value in values if isinstance(value, int | float) and not isinstance(value, bool)]
+    whole = all(isinstance(number, int) for number in numbers)
+    is_condition = any(key in dict(parameter.when) for parameter in space.parameters)
     entry: dict[str, Any]
-    if len(numbers) < len(values):
+    if len(numbers) < len(values) or (is_condition and not whole):
         entry = {"choice": list(values)}
     else:
-        whole = all(isinstance(number, int) for number in numbers)
         entry = {"int" if whole else "float": [min(numbers), max(numbers)]}
         if min(numbers) > 0 and any(parameter.log for parameter in own):
             entry["log"] = True

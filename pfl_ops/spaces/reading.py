@@ -196,7 +196,7 @@ def _conditions(given: Any, wrong: Refuse) -> Conditions:
 
 
 def ordered(parameters: list[Parameter], source: str) -> list[Parameter]:
-    """The parameters, each after those that its `when` names; conditions that can't hold are errors."""
+    """The parameters, each after those that its `when` names; conditions that do not hold in any draw are errors."""
     by_key: dict[str, list[Parameter]] = {}
     for p in parameters:
         by_key.setdefault(p.key, []).append(p)
@@ -219,6 +219,12 @@ def ordered(parameters: list[Parameter], source: str) -> list[Parameter]:
         if ready is None:
             ring = ", ".join(dict.fromkeys(p.key for p in left))
             raise SpaceError.at(source, "", f"`when` goes round in a circle: {ring}")
+        for key, _ in ready.when:
+            above = by_key[key]
+            if all(p.kind == "float" and p.step is None and not p.is_fixed for p in above):
+                ranges = "; ".join(map(str, above))
+                problem = f"`when` names {key}, {ranges}, of which no draw is a given value; give it a step or a choice"
+                raise SpaceError.at(source, ready.key, problem)
         done.append(ready)
         left.remove(ready)
     return done

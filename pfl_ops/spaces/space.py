@@ -63,7 +63,7 @@ class Parameter:
 
     def active(self, point: Mapping[str, Value]) -> bool:
         """True if the conditions hold in `point`."""
-        return all(key in point and point[key] in values for key, values in self.when)
+        return all(key in point and one_of(point[key], values) for key, values in self.when)
 
     def suggest(self, trial: Any) -> Any:
         """Its value in an Optuna trial (or anything with the same three verbs)."""
@@ -173,6 +173,18 @@ class Space:
     def digest(self) -> str:
         """SHA-256 of what the space says, in hexadecimal; comments and the file's name don't enter."""
         return hashlib.sha256(json.dumps(self.as_yaml(), sort_keys=True).encode()).hexdigest()
+
+
+def one_of(value: Value, values: Collection[Value]) -> bool:
+    """True if a drawn value is one of `values`, which a file names in decimals.
+
+    >>> one_of(0.1 + 2 * 0.1, [0.3]), one_of(0.31, [0.3])
+    (True, False)
+    """
+    return value in values or (
+        isinstance(value, float)
+        and any(isinstance(each, int | float) and math.isclose(value, each, abs_tol=1e-15) for each in values)
+    )
 
 
 class _Draw:

@@ -20,7 +20,9 @@ STAGES = """**How to read the keys.** `val/…`: each client's validation share;
 cohort, in `final/…` of all clients); `G`: the one model of all.
 `local`: on the client's own data; `global`: on all data; `acc` = local mean + global mean, between 0 and 2.
 `final/…`: the last full evaluation; `best/…`: that of the round with the highest `acc` at the stage of the method's own
-models; `score/…`: `final/…` at that stage; `cost/…`: what it took."""
+models; `score/…`: `final/…` at that stage; `cost/…`: what each round took.
+MLflow's duration of a run that was stopped and went on has the pause; `cost/train_seconds` and `cost/eval_seconds`
+have not."""
 
 
 def experiment_name(experiment: Experiment) -> str:

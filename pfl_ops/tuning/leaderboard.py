@@ -17,7 +17,7 @@ from pfl_ops.results import BYTES, SECONDS
 from pfl_ops.statistics import Paired, mean_std
 from pfl_ops.tuning.begin import PreparedStudy
 from pfl_ops.tuning.study_storage import StudyStorage, point_of
-from pfl_ops.units import exact, with_unit
+from pfl_ops.units import exact, part_of, with_unit
 
 if TYPE_CHECKING:
     from pfl_ops.results import Result
@@ -71,9 +71,10 @@ class MethodStudy:
         """{seed: test value} of the key that the configuration was chosen by."""
         return self.line.values(self.metric.removeprefix("val/"))
 
-    def mean(self, key: str) -> float:
-        """The mean test value over seeds of a key of its stage, "local/worst"; NaN: there is none."""
-        return mean_std(self.line.values(f"{self.stage}/{key}").values())[0]
+    def mean(self, key: str) -> tuple[float, int]:
+        """Mean over seeds of a test value of its stage, "local/worst", and the number of seeds; NaN: there is none."""
+        values = self.line.values(f"{self.stage}/{key}")
+        return mean_std(values.values())[0], len(values)
 
 
 def leaderboard(entries: Sequence[MethodStudy]) -> pd.DataFrame:
@@ -85,13 +86,15 @@ def leaderboard(entries: Sequence[MethodStudy]) -> pd.DataFrame:
 
     Returns:
         rank; method; scored_at, metric: stage and validation key; status: complete, diverged (a test run) or failed;
-        validation: score of the chosen trial; test, std, n: mean and sample standard deviation over n seeds;
-        difference, low, high, p, p_holm: less the first one's, its 95 % interval and test over the seeds, and p
-            corrected after Holm for all pairs of methods, since the same scores decide which is first; of the first
-            one, and where there are fewer than two seeds, nothing;
+        validation: score of the chosen trial; test, std, n: mean and sample standard deviation over the n seeds that
+            have a score, of `test_runs` finished test runs;
+        difference, low, high, p, p_holm: less the first one's, its 95 % interval and test over the `common` seeds that
+            both have a score of, and p corrected after Holm for all pairs of methods, since the same scores decide
+            which is first; of the first one, and where there are fewer than two seeds, nothing;
         p_test: that test: t, the paired t test, where the number of seeds was fixed before the first test run;
             anytime (`statistics.anytime`) where seeds were added to a choice that had been tested;
-        local, global, worst: means of Acc(L), Acc(G) and the worst client's accuracy over the seeds;
+        local, global, worst: means of Acc(L), Acc(G) and the worst client's accuracy over seeds; n_local, n_global,
+            n_worst: numbers of seeds that have these;
         trials, complete, pruned, diverged, failed: numbers of trials; diverged_tests: of test runs; sampled: of trials
             that are no starting points;
         confirmed, confirmed_std, confirmed_n: mean and sample standard deviation of the choice on validation data over
@@ -189,8 +192,8 @@ def summary(entry: MethodStudy) -> str:
         return f"{chosen}, {_divergence(entry)}"
     if math.isnan(mean):
         return chosen
-    n = len(entry.finals)
-    return f"{chosen}, test {with_unit(entry.metric, mean, std)} over {count(n, 'seed')}"
+    k, n = len(entry.scores), len(entry.finals)
+    return f"{chosen}, test {with_unit(entry.metric, mean, std)} over {f'{k} of ' * (k < n)}{count(n, 'seed')}"
 
 
 def markdown(table: pd.DataFrame, notes: Sequence[str]) -> str:
@@ -198,6 +201,7 @@ def markdown(table: pd.DataFrame, notes: Sequence[str]) -> str:
     shown = ["| | method | scored at | validation | test | n | settings |", "|--:|---|---|--:|--:|--:|---|"]
     for row in table.to_dict("records"):
         test = "" if math.isnan(row["test"]) else with_unit(row["metric"], row["test"], row["std"])
+        test += part_of(row["n"], row["test_runs"])
         value = "" if math.isnan(row["validation"]) else with_unit(row["metric"], row["validation"])
         rank = "" if pd.isna(row["rank"]) else row["rank"]
         told = f"{row['status']}: {row['error']}" if row["error"] else row["settings"]
@@ -223,6 +227,7 @@ def _row(entry: MethodStudy, line: Line) -> dict[str, Any]:
     repeated = entry.study_storage.confirmations()
     states = trials["state"].value_counts()
     mean, std = mean_std(entry.scores.values())
+    views = {name: entry.mean(key) for name, key in VIEWS.items()}
     return {
         "method": entry.plan.method,
         "scored_at": entry.stage,
@@ -232,9 +237,11 @@ def _row(entry: MethodStudy, line: Line) -> dict[str, Any]:
         "test": mean,
         "std": math.nan if std is None else std,
         "n": len(entry.scores),
+        "test_runs": len(entry.finals),
         **{name: math.nan if value is None else value for name, value in _difference(line).items()},
         "p_test": "",
-        **{name: entry.mean(key) for name, key in VIEWS.items()},
+        **{name: mean for name, (mean, _) in views.items()},
+        **{f"n_{name}": n for name, (_, n) in views.items()},
         "trials": len(trials),
         **{state: int(states.get(state, 0)) for state in ("complete", "pruned", "diverged", "failed")},
         "diverged_tests": len(line.diverged),
@@ -258,7 +265,7 @@ def _row(entry: MethodStudy, line: Line) -> dict[str, Any]:
 def _difference(line: Line) -> dict[str, float | None]:
     """The columns of a line's difference to the first one, and of its test."""
     found = line.difference or Paired(math.nan)
-    numbers = {"difference": found.difference, "low": found.low, "high": found.high}
+    numbers = {"difference": found.difference, "low": found.low, "high": found.high, "common": found.n}
     return {**numbers, "p": line.single_p, "p_holm": found.p}
 
 

@@ -5,10 +5,11 @@ from collections.abc import Collection, Mapping, Sequence
 import pandas as pd
 
 from pfl_ops.comparison import LEVEL, TEST_SEEDS, TESTS, Test
-from pfl_ops.display.tables import ranked_by, sampling_notes
+from pfl_ops.display import tables
 from pfl_ops.errors import sentence
 from pfl_ops.tuning.leaderboard import (
     SAMPLED,
+    VIEWS,
     MethodStudy,
     choice_changed,
     differing,
@@ -30,7 +31,9 @@ def notes(entries: Sequence[MethodStudy], table: pd.DataFrame) -> tuple[str, ...
         for note in (
             _scored(entries),
             _cohorts(entries),
+            _drawn(entries),
             _seeds(table, set(untested), entries[0].plan.settings.seeds_per_trial),
+            _parts(table),
             _seeds_per_trial(entries),
             _evaluation_errors(entries),
             _confirmed(entries),
@@ -40,7 +43,7 @@ def notes(entries: Sequence[MethodStudy], table: pd.DataFrame) -> tuple[str, ...
             _own_settings(entries),
             _ends(entries),
             _budget(table),
-            *sampling_notes([result.final for entry in entries for result in entry.finals], "Acc(G) of test runs"),
+            *tables.sampling_notes([run.final for entry in entries for run in entry.finals], "Acc(G) of test runs"),
             _copies(entries),
             *_failures(table),
         )
@@ -75,7 +78,13 @@ def _cohorts(entries: Sequence[MethodStudy]) -> str:
     )
     if not same_clients(entries):
         told += "; those of other methods are of all clients. They are not comparable, and methods have no rank by them"
-    return f"{told}. Tests score all clients."
+    return f"{told}. Tests score {'the drawn' if _drawn(entries) else 'all'} clients."
+
+
+def _drawn(entries: Sequence[MethodStudy]) -> str:
+    """The clients that tests score, if they are drawn."""
+    found = dict.fromkeys(told for entry in entries for run in entry.finals if (told := run.drawn_clients))
+    return f"{'; '.join(found)} are scored, drawn once for each run (evaluation.clients)." if found else ""
 
 
 def _seeds(table: pd.DataFrame, untested: Collection[str], seeds_per_trial: int) -> str:
@@ -83,36 +92,42 @@ def _seeds(table: pd.DataFrame, untested: Collection[str], seeds_per_trial: int)
     good = table[table["status"] == "complete"]
     if not len(good):  # no method has a rank
         return ""
-    n = int(good["n"].min())
+    n = int(good["n"].max())
+    closed = "No test run has a score" if good["test_runs"].any() else "The test data stayed closed"
     if n == 0 and good["rank"].isna().all():
-        return "The test data stayed closed: no method has a rank."
-    if n == 0 and ranked_by(table) == "confirmed":
+        return f"{closed}: no method has a rank."
+    if n == 0 and tables.ranked_by(table) == "confirmed":
         rows = zip(good["method"], good["metric"], good["confirmed"], good["confirmed_n"], strict=True)
         means = ", ".join(f"{method} {with_unit(metric, mean)} (n = {k})" for method, metric, mean, k in rows)
-        return f"The test data stayed closed: ranked by mean validation scores over the new seeds, {means}."
+        return f"{closed}: ranked by mean validation scores over the new seeds, {means}."
     if n == 0:
         of = "of one seed" if seeds_per_trial == 1 else f"means over {seeds_per_trial} seeds"
-        return f"The test data stayed closed: ranked by validation scores, {of}."
+        return f"{closed}: ranked by validation scores, {of}."
     if n == 1:
         return "One seed: no spread, and no telling whether a difference is more than chance; --repetitions gives more."
     tied = [str(m) for m in good["method"][good["rank"] == 1]]
     tie = f"A tie for the first rank: {', '.join(tied)}." if len(tied) > 1 else ""
-    tested = {
-        str(method): p
-        for method, p in zip(good["method"][1:], good["p_holm"][1:], strict=True)
-        if method not in untested
-    }
-    if not tested:
+    tested = good[(good["common"] > 1) & ~good["method"].isin(list(untested))]
+    if not len(tested):
         return tie
-    close = [method for method, p in tested.items() if not p < LEVEL]
+    close = [str(method) for method in tested["method"][~(tested["p_holm"] < LEVEL)]]
+    seeds = " to ".join(map(str, sorted({tested["common"].min(), tested["common"].max()})))
     test: Test = table["p_test"].iloc[0]
-    how = f"{TESTS[test]} over {n} seeds, {TEST_SEEDS[test]}, on the same partition in each"
+    how = f"{TESTS[test]} over {seeds} seeds, {TEST_SEEDS[test]}, on the same partition in each"
     how += ", p corrected for all pairs of methods (Holm)" if len(good) > 2 else ""
     first = good["method"].iloc[0]
-    told = (
-        f"not told apart from {first}: {', '.join(close)}" if close else f"told apart from {first}: {', '.join(tested)}"
-    )
+    told = f"{'not ' * bool(close)}told apart from {first}: {', '.join(close or tested['method'])}"
     return f"Differences to the first: {how}; at 5 % {told}. {tie}".rstrip()
+
+
+def _parts(table: pd.DataFrame) -> str:
+    """Means over the test runs that have a value, where others have none; methods of which none has a score."""
+    rows = [row for row in table.to_dict("records") if row["status"] == "complete"]
+    parts = [part for row in rows for view in ("", *VIEWS) if (part := tables.part(row, view).strip())]
+    told = [f"{parts[0]}: the mean over the test runs that have a value."] if parts else []
+    none = [row["method"] for row in rows if row["test_runs"] and not row["n"]]
+    told += [f"No rank, since no test run has a score: {', '.join(none)}."] if 0 < len(none) < len(rows) else []
+    return " ".join(told)
 
 
 def _seeds_per_trial(entries: Sequence[MethodStudy]) -> str:

@@ -49,8 +49,9 @@ def study(table: pd.DataFrame = TRIALS, **given: Any) -> Study:
 
 
 def benchmark(**given: Any) -> Benchmark:
-    scores = {"validation": [1.25, NAN], "test": [1.5, NAN], "std": [0.25, NAN], "n": [3, 0]}
+    scores = {"validation": [1.25, NAN], "test": [1.5, NAN], "std": [0.25, NAN], "n": [3, 0], "test_runs": [3, 0]}
     views = {"local": [0.75, NAN], "global": [0.5, NAN], "worst": [0.25, NAN]}
+    views |= {f"n_{name}": [3, 0] for name in ("local", "global", "worst")}
     tests = {"difference": [NAN, NAN], "p_holm": [NAN, NAN]}
     table = pd.DataFrame(
         {

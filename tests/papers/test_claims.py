@@ -85,6 +85,22 @@ def test_braces_in_abs_are_instances_and_those_of_a_mean_beside_them_its_argumen
     assert judge(f"abs(path/{pair}:{ACC} - mean(path/{pair}:{ACC})) < 4", PAPER).count == "0 of 2"
 
 
+def test_instances_over_two_axes_are_named_by_both():
+    """The line was "not at iid, fliu, iid, apfl, path, apfl"; with one label on both sides it was that label alone."""
+    numbers = {
+        "iid/fedavg": 3.0,
+        "iid/fliu": 2.0,
+        "iid/apfl": 1.0,
+        "path/fedavg": 2.0,
+        "path/fliu": 3.0,
+        "path/apfl": 1.0,
+    }
+    verdict = judge(f"*/{{!fedavg}}:{ACC} > */fedavg:{ACC}", numbers)
+    assert verdict.count == "1 of 4; not at iid/fliu, iid/apfl, path/apfl"
+    sides = judge(f"iid/{{fliu,apfl}}:{ACC} > path/{{apfl,fliu}}:{ACC}", numbers)
+    assert sides.count == "1 of 4; not at fliu with fliu, apfl with apfl, apfl with fliu"
+
+
 def test_a_hole_of_the_grid_is_no_instance():
     cells = [c for c in CELLS if c != "path/fedavg"]
     assert [i.where for i in judge(f"*/fliu:{ACC} > */fedavg:{ACC}", PAPER, cells=cells).instances] == ["iid"]
@@ -481,8 +497,8 @@ def test_false_decisions_on_rounds_are_rare(never):
         ("2 > 1", "is about no cell"),
         (f"*/{{fliu,fliu}}:{ACC} > */apfl:{ACC}", "names label fliu twice"),
         (f"max(path/{{!fliu,apfl,fedavg}}:{ACC}) > 1", "means no label"),
-        (f"*/*:{ACC} > */fliu:{ACC}", "is false at iid, fliu whatever the numbers"),
-        (f"*/*:{ACC} >= */fliu:{ACC}", "is true at iid, fliu whatever the numbers"),
+        (f"*/*:{ACC} > */fliu:{ACC}", "is false at iid/fliu whatever the numbers"),
+        (f"*/*:{ACC} >= */fliu:{ACC}", "is true at iid/fliu whatever the numbers"),
         (f"path/fliu:{ACC} > max(path/{{fliu,apfl}}:{ACC})", "is false whatever the numbers"),
     ],
 )

@@ -81,8 +81,8 @@ def test_where_accuracy_does_not_fall_with_beta():
         name: {i.where for i in verdicts(name)[said].instances if i.agrees is False} for name in ("table2", "table3")
     }
     assert failing == {
-        "table2": {"p0.2, fedavg_p", "p0.2, ditto", "p0.4, ditto"},
-        "table3": {"p0.2, fedavg_p", "p0.2, fedprox_p", "p0.2, fedproto", "p0.4, fedavg_p", "p0.4, fedprox_p"},
+        "table2": {"p0.2/fedavg_p", "p0.2/ditto", "p0.4/ditto"},
+        "table3": {"p0.2/fedavg_p", "p0.2/fedprox_p", "p0.2/fedproto", "p0.4/fedavg_p", "p0.4/fedprox_p"},
     }
 
 

@@ -50,15 +50,15 @@ FAILS = {
     "table2": {},
     "table3": {
         "... especially with smaller values of N_C": "0 of 3",
-        "J = 4 yields the best accuracy across all heterogeneous scenarios": "9 of 10; not at nc50, j16",
+        "J = 4 yields the best accuracy across all heterogeneous scenarios": "9 of 10; not at nc50/j16",
     },
     "table4": {
-        "FedRep: for all N_C the accuracy is higher with J = 4": "6 of 8; not at nc1, j8, nc1, j16",
+        "FedRep: for all N_C the accuracy is higher with J = 4": "6 of 8; not at nc1/j8, nc1/j16",
         "With N_C = 1 FedRep performs worse than FedAvg": "0 of 3",
         "Pre-trained, more local steps lead to improved performance": "2 of 4; not at nc5, nc10",
-        "FedAvg2Rep surpasses FedRep": "8 of 9; not at nc50, j8",
-        "... slightly": "2 of 9; not at nc5, j4, nc5, j8, nc5, j16, nc10, j4, nc10, j8, nc10, j16, nc50, j8",
-        "FedAvg2Rep: the optimal J seems to be 4": "7 of 8; not at nc50, j16",
+        "FedAvg2Rep surpasses FedRep": "8 of 9; not at nc50/j8",
+        "... slightly": "2 of 9; not at nc5/j4, nc5/j8, nc5/j16, nc10/j4, nc10/j8, nc10/j16, nc50/j8",
+        "FedAvg2Rep: the optimal J seems to be 4": "7 of 8; not at nc50/j16",
     },
 }
 

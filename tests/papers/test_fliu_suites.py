@@ -65,12 +65,12 @@ FAILS = {
     "table2": {
         "On PATH, FLIU's L2 Acc is above FedAvg's": "",
         "CLT performs poorly in all cases: Acc at L1 below FedAvg's": "4 of 5; not at path",
-        "A high fixed γ (0.75, 0.9) is suboptimal: below the adaptive one at L1 Acc": "9 of 10; not at path, fliu75",
+        "A high fixed γ (0.75, 0.9) is suboptimal: below the adaptive one at L1 Acc": "9 of 10; not at path/fliu75",
         "Equal sizes give every client γ = 0.25: in IID, FLIU is FLIU25, within a point of L1 Acc": "",
         "Equal sizes give every client γ = 0.25: in LS, FLIU is FLIU25, within a point of L1 Acc": "",
     },
     "table3": {
-        "With 100 clients it is reversed: FLIU's Acc(L) is above APFL's": "5 of 6; not at mnist, qs",
+        "With 100 clients it is reversed: FLIU's Acc(L) is above APFL's": "5 of 6; not at mnist/qs",
     },
     "fig7": {},
 }
@@ -95,7 +95,7 @@ def test_claims_about_nearly_all_allow_for_exceptions():
     }
     assert held == {
         "Further local training diminishes Acc in nearly all environments: L2 below L1, of FedAvg and FLIU": (
-            "8 of 10; not at path, fedavg, path, fliu",
+            "8 of 10; not at path/fedavg, path/fliu",
             "most",
         ),
         "With 10 clients APFL is best in almost all metrics: Acc(L) on CIFAR-10": ("2 of 3; not at qs", "most"),

@@ -176,6 +176,15 @@ def test_ahead_first_line_loses_on_common_seeds_not_best(metric: str, word: str,
     assert ahead(found, group, lines[0]) == word
 
 
+def test_ahead_another_line_with_the_first_ones_mean_tied(made: Any, shelf: Any) -> None:
+    """The first of two equal lines stood as the highest, by their names; a third one behind them changes nothing."""
+    runs = [made(method, seed, value) for seed in range(3) for method, value in (("fliu", 0.8), ("fedavg", 0.8))]
+    for more in ([], [made("ditto", seed, 0.7) for seed in range(3)]):
+        (group,) = (found := go(shelf(runs + more), metric="local/mean")).groups
+        assert [ahead(found, group, line) for line in group.lines][:2] == ["highest, tied", "+0.00"]
+    assert ahead(found, group, group.lines[2]) == "−10.00"
+
+
 def test_ahead_only_untested_seeds_favour_first_not_best(made: Any, shelf: Any) -> None:
     """Seed 5 of fedavg is missing: seeds 0 to 4 are tested, where fedavg is better by 0.05; over all it is worse.
 

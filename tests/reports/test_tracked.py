@@ -174,6 +174,11 @@ def test_nothing_to_compare(made: Any, shelf: Any) -> None:
         select(shelf([]))
     with pytest.raises(PflOpsError, match=r"the run that is meant has not finished \(running\)"):
         select(shelf([made(status="RUNNING")]))
+    lost = {"status": "FAILED", "tags": {"pfl_ops.diverged": "diverged at round 1, client 0, lr 0.4"}}
+    with pytest.raises(PflOpsError, match=r"has not finished \(diverged at round 1, client 0, lr 0.4\)"):
+        select(shelf([made(**lost)]))
+    with pytest.raises(PflOpsError, match=r"none of the 3 runs that are meant has finished \(2 diverged, 1 running\)"):
+        select(shelf([made(**lost), made("fedavg", **lost), made("ditto", status="RUNNING")]))
 
 
 def test_the_beginning_of_an_id_must_mean_one_run(made: Any, shelf: Any) -> None:

@@ -159,6 +159,12 @@ def test_one_child_is_chosen(store):
     assert {run.name for run in store.runs("study") if "pfl_ops.chosen" in run.tags} == {"trial-2"}
 
 
+def test_descriptions_say_that_durations_have_pauses():
+    """Of a run that was stopped for a night and went on, MLflow's page has the night as well."""
+    for text in (notes.run("methods"), notes.comparison("digits"), notes.began("s", "trials")):
+        assert "duration of a run that was stopped and went on has the pause" in text
+
+
 def test_a_description_has_the_ids_that_its_links_need(store):
     """They are known only once the run is there, which may be long after the description was written."""
     run = store.run("described", "a run", identity="a")

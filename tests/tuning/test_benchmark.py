@@ -277,6 +277,56 @@ def test_one_seed_tells_no_difference():
     assert any("One seed: no spread" in note for note in leaderboard_notes.notes(entries, table))
 
 
+def test_mean_over_a_part_of_the_tests_says_so():
+    """No client of seeds 4 to 6 has a test sample. The means of the other four stood as those of seven seeds."""
+    first, second = ({seed: value for seed in range(7)} for value in (0.5, 0.6))
+    entries = [entry("toy", 0.9, first), entry("rival", 0.8, second)]
+    for one in entries:
+        for run in one.study.finals[4:]:
+            run.metrics["final/test/L1/acc"] = math.nan
+        for run in one.study.finals[:3]:
+            run.metrics["final/test/L1/local/worst"] = 0.25
+    table = leaderboard.leaderboard(entries)
+    assert table[["n", "test_runs", "n_worst", "n_local"]].values.tolist() == [[4, 7, 3, 0]] * 2
+    assert table["common"][1] == 4
+    shown = tables.leaderboard(table, "b")
+    assert "mean ± std of 7 seeds" in shown.title
+    assert shown.rows[0][4] == "60.0 ± 0.0 % (4 of 7)" and shown.rows[0][9] == "25.0 % (3 of 7)"
+    told = leaderboard_notes.notes(entries, table)
+    assert "(4 of 7): the mean over the test runs that have a value." in told
+    page = _ranking(table, told)
+    assert [page.rows[0].entries[i].text for i in (4, 5, 7)] == ["60.0 ± 0.0 % (4 of 7)", "–", "25.0 % (3 of 7)"]
+    assert "60.0 ± 0.0 % (4 of 7) | 4 |" in leaderboard.markdown(table, told)
+    assert leaderboard.summary(entries[0]).endswith("test 50.0 ± 0.0 % over 4 of 7 seeds")
+
+
+def test_method_without_a_test_score_has_no_rank():
+    """The note said of both that the test data stayed closed, and that validation scores rank them."""
+    entries = [entry("toy", 0.9, {0: math.nan, 1: math.nan}), entry("rival", 0.8, {0: 0.6, 1: 0.7})]
+    table = leaderboard.leaderboard(entries)
+    assert table["method"].tolist() == ["rival", "toy"] and pd.isna(table["rank"][1])
+    told = " ".join(leaderboard_notes.notes(entries, table))
+    assert "No rank, since no test run has a score: toy." in told and "closed" not in told
+    entries[1] = entry("rival", 0.8, {0: math.nan, 1: math.nan})
+    told = " ".join(leaderboard_notes.notes(entries, leaderboard.leaderboard(entries)))
+    assert "No test run has a score: ranked by validation scores, of one seed." in told
+
+
+def test_clients_that_are_drawn_to_be_scored_are_a_note():
+    """Nothing said it, though it is the default with more than 200 clients; or that all are scored."""
+    entries = [entry("toy", 0.9, {0: 0.5}), entry("rival", 0.8, {0: 0.6})]
+    assert not any("are scored" in note for note in leaderboard_notes.notes(entries, leaderboard.leaderboard(entries)))
+    for one in entries:
+        (run,) = one.study.finals
+        one.study.finals = [replace(run, tags={"pfl_ops.clients": "300"})]
+    told = "200 of 300 clients are scored, drawn once for each run (evaluation.clients)."
+    assert told in leaderboard_notes.notes(entries, leaderboard.leaderboard(entries))
+    few = entries[0].plan.settings.experiment.override({"participation.share": 0.25})
+    goal = Objective(("val/L2/acc",), ("max",))
+    entries[0].plan.settings = replace(entries[0].plan.settings, experiment=few, objective=goal)
+    assert leaderboard_notes._cohorts(entries).endswith("Tests score the drawn clients.")
+
+
 def test_test_samples_that_are_trained_on_are_a_note():
     entries = [entry("toy", 0.9, {0: 0.5}), entry("rival", 0.8, {0: 0.6})]
     entries[1].study.copies_note = "5 of 40 test samples have the values of a training sample"

@@ -131,6 +131,23 @@ def test_libraries_keep_quiet():
     assert os.environ["TUNE_DISABLE_AUTO_CALLBACK_LOGGERS"] == "1"
 
 
+IN_A_NOTEBOOK = """
+import sys, types
+
+class ZMQInteractiveShell:
+    events = types.SimpleNamespace(register=lambda *_: None)
+
+sys.modules["IPython"] = types.SimpleNamespace(get_ipython=ZMQInteractiveShell)
+import pfl_ops.jobs
+"""
+
+
+def test_ray_does_not_ask_a_notebook_for_ipywidgets():
+    """Ray printed "Missing packages: ['ipywidgets']. Run `pip install -U ipywidgets`, ..." when it was imported."""
+    made = subprocess.run([sys.executable, "-c", IN_A_NOTEBOOK], capture_output=True, text=True, check=True)
+    assert "ipywidgets" not in made.stdout + made.stderr
+
+
 def test_no_cluster_at_an_address(monkeypatch):
     """Ray itself would try for some minutes."""
     monkeypatch.setattr(resources.ray, "is_initialized", lambda: False)
