@@ -235,7 +235,7 @@ def compare(
     members = grouped(runs)
     titles = group_titles([ground(some[0]) for some in members])
     groups = [
-        _group(title, some, chosen, metric or _usual(some, at), at, test, target is not None)
+        _group(title, some, chosen, metric or _usual(some, at), at, test, "" if target is None else aim)
         for title, some in sorted(zip(titles, members, strict=True), key=lambda pair: pair[0])
     ]
     told = [_smoke(chosen.smoke)] if chosen.smoke else []
@@ -257,11 +257,11 @@ def _check_target(target: float, metric: str) -> None:
 
 
 def _group(
-    title: str, runs: Sequence[Result], chosen: SelectedRuns, metric: str, at: At, test: Test, targeted: bool
+    title: str, runs: Sequence[Result], chosen: SelectedRuns, metric: str, at: At, test: Test, target_metric: str
 ) -> Group:
     lines, fair = _ordered(_lines(runs, chosen.diverged), metric, at, test, chosen.late)
     rows = {line.label: line.runs for line in lines if not line.unfinished}
-    unfair = complaints(rows, by_round=at == "best" or targeted, metric=metric)
+    unfair = complaints(rows, at, metric, target_metric)
     if at == "best" and any(run.split == "test" for run in runs):
         unfair.append("the best rounds were chosen on the test data, which flatters")
     if late := [line.label for line in lines if _has_one_of(chosen.late, line)]:

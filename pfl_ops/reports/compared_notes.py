@@ -6,14 +6,15 @@ from pfl_ops import metrics
 from pfl_ops.comparison import Line
 from pfl_ops.display.tables import covered, sampling_notes
 from pfl_ops.reports.compare import Comparison, Group
-from pfl_ops.reports.fairness import ABSENT, clients_at_l2, scored_cohort, some_labels
+from pfl_ops.reports.fairness import ABSENT, clients_at_l2, other_best_of, scored_cohort, some_labels
 from pfl_ops.results import Result
 
 SUBSET = "best round: Acc(G) is of the subset of pooled samples that curves have, so best may be below last"
 
 
 def best_notes(c: Comparison, group: Group) -> tuple[str, ...]:
-    """Return a line each on best rounds that were scored on a subset of the pooled samples, or on a cohort alone.
+    """Return a line each on best rounds that were scored on a subset of the pooled samples, on a cohort alone, or are
+    the best of other rounds (the table of best rounds has a warning in place of this line).
 
     The last round is scored on more, so that its score may be above that of the best round, even if it is that round.
     """
@@ -30,6 +31,8 @@ def best_notes(c: Comparison, group: Group) -> tuple[str, ...]:
             f"best round: {', '.join(line.label for line in of_cohort)} (L2) is scored on that round's cohort "
             f"alone, other stages {'' if some else 'and the last round '}on all clients"
         )
+    if c.at == "final" and (other := other_best_of({line.label: line.runs for line in group.lines})):
+        found.append(other)
     return tuple(found)
 
 

@@ -7,14 +7,13 @@ from pfl_ops.results import At, Result
 
 LabelledRuns = Mapping[str, Sequence[Result]]
 SHOWN = 2  # rows named for a value
+FEW = 4  # rounds that are listed one by one
 ROUNDS = "training.rounds"
 PARTITION_SEED = "partition.seed"
 VALIDATION_SHARE = "evaluation.validation_share"
 ABSENT = "evaluation.absent"
 SCORED = ("evaluation.subset", "evaluation.clients", VALIDATION_SHARE, ABSENT)
 """Settings that say which clients and samples are scored."""
-LOOKS = ("evaluation.every", "evaluation.global_every", "evaluation.stages")
-"""Settings that say in which rounds these are scored. The best of more rounds is higher by chance alone."""
 ENGINE = "engine."
 GROUND = ("data.", "partition.", "model.", "evaluation.split")
 """Beginnings of the settings that all runs of a group share: data set, partition, network, and the split scored on."""
@@ -68,12 +67,32 @@ def same_clients(a: Sequence[Result], b: Sequence[Result], metric: str) -> bool:
     return not _numbers_at_l2({"a": a, "b": b}, metric)
 
 
-def complaints(rows: LabelledRuns, by_round: bool = False, metric: str = "acc") -> list[str]:
+def rounds_scored(run: Result, metric: str) -> tuple[int, ...]:
+    """Return the rounds after the start in which a metric was scored.
+
+    Acc(G) of a model that all clients share is scored in each evaluated round, that of clients' own models in every
+    fifth (`evaluation.global_every`).
+    """
+    return tuple(t for t in sorted(run.by_round(metric)) if t > 0)
+
+
+def best_of(run: Result) -> tuple[int, ...]:
+    """Return the rounds of which a run's best round is the best. The best of more is higher by chance alone."""
+    return rounds_scored(run, "acc") or rounds_scored(run, "local/mean")
+
+
+def other_best_of(rows: LabelledRuns) -> str:
+    """Return the line on best rounds that were chosen among other rounds."""
+    what = "best rounds were chosen among other rounds (the best of more is higher by chance)"
+    return _different(rows, what, lambda run: _few_numbers(best_of(run)))
+
+
+def complaints(rows: LabelledRuns, at: At = "final", metric: str = "acc", target_metric: str = "") -> list[str]:
     """Return every reason not to read these rows of one group side by side, with who has what.
 
     Args:
-        rows: label -> repetitions. by_round: best rounds, or rounds to a target, are compared too.
-        metric: what is compared.
+        rows: label -> repetitions. at, metric: what is compared.
+        target_metric: the metric whose rounds to a target are compared too; "": none is.
     Returns:
         "the rounds differ: rounds=20 ('fliu'); rounds=5 ('fedavg')": what is said in short stands before the colon.
     """
@@ -86,9 +105,10 @@ def complaints(rows: LabelledRuns, by_round: bool = False, metric: str = "acc") 
         ),
         _differing(rows, "the engine's results are of other versions", ENGINE),
         _differing(rows, "other clients or subsets are scored", SCORED),
-        _cohorts(rows, metric, by_round),
+        _cohorts(rows, metric, by_round=at == "best" or bool(target_metric)),
         _numbers_at_l2(rows, metric),
-        _settings(rows, "other rounds are scored, so best rounds and rounds to a target differ", LOOKS) * by_round,
+        other_best_of(rows) if at == "best" else "",
+        _other_rounds_to(rows, target_metric) if target_metric else "",
         _different(rows, "Acc(G) of the last round stands on other samples", _sampled),
         _different(rows, "trials, scored on validation data and trained on less, stand beside runs", _role),
         _seeds(rows),
@@ -101,10 +121,11 @@ def differing(a: Result, b: Result, at: At = "final", metric: str = "acc") -> li
 
     What is compared are two methods with their own hyper-parameters; or one method under two ways of training.
     A setting that one of the two does not have (it was made by an earlier version) is not counted, nor one that both
-    chose from one common space under one budget (`Result.chosen`). `at`: of the best rounds, the rounds that are scored
-    count too. So do the clients behind a `metric` that is scored at L2 on a cohort alone: each best round has its own.
+    chose from one common space under one budget (`Result.chosen`). `at`: of the best rounds, the rounds that they were
+    chosen among count too. So do the clients behind a `metric` that is scored at L2 on a cohort alone: each best round
+    has its own.
     """
-    counted = (*GROUND, "participation.", "training.", ENGINE, *SCORED, *(LOOKS if at == "best" else ()))
+    counted = (*GROUND, "participation.", "training.", ENGINE, *SCORED)
     found = [
         path
         for path, value in a.settings.items()
@@ -116,7 +137,11 @@ def differing(a: Result, b: Result, at: At = "final", metric: str = "acc") -> li
     ]
     cohorts = {scored_cohort(run, metric, at) for run in (a, b)}
     other_clients = len(cohorts) > 1 or (at == "best" and cohorts != {""})
-    further = {"evaluation.final": a.final_samples != b.final_samples, "the cohort": other_clients}
+    further = {
+        "evaluation.final": a.final_samples != b.final_samples,
+        "the cohort": other_clients,
+        "the rounds scored": at == "best" and best_of(a) != best_of(b),
+    }
     return [*found, *(what for what, is_so in further.items() if is_so)]
 
 
@@ -161,6 +186,12 @@ def _numbers_at_l2(rows: LabelledRuns, metric: str) -> str:
             scored.setdefault(run.seed, set()).add(found)
     seeds = [str(seed) for seed, numbers in sorted(scored.items()) if len(numbers) > 1]
     return f"a score at L2 is of other clients in seed {', '.join(seeds)}" if seeds else ""
+
+
+def _other_rounds_to(rows: LabelledRuns, metric: str) -> str:
+    """Return the line on rounds to a target that were looked for in other rounds."""
+    what = f"other rounds have {metric}, so rounds to a target differ"
+    return _different(rows, what, lambda run: _few_numbers(rounds_scored(run, metric)))
 
 
 def _sampled(run: Result) -> str:
@@ -223,6 +254,12 @@ def _numbers(seeds: Sequence[int]) -> str:
     if len(seeds) > 2 and list(seeds) == list(range(seeds[0], seeds[-1] + 1)):
         return f"{seeds[0]} to {seeds[-1]}"
     return ", ".join(map(str, seeds))
+
+
+def _few_numbers(rounds: Sequence[int]) -> str:
+    """1 to 20, or 5, 10, 12, or 5, 10, ..., 40."""
+    shown = _numbers(rounds)
+    return shown if len(rounds) <= FEW or " to " in shown else f"{rounds[0]}, {rounds[1]}, ..., {rounds[-1]}"
 
 
 def some_labels(labels: Sequence[str]) -> str:
