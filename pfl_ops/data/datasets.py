@@ -78,6 +78,7 @@ CONTENTS = {
     "mnist": Content("05aa1b62ffc8e634482d139612025c357d08a59e0e8b29f8ca8e5974d770c647", 60_000, 10_000),
     "fashion_mnist": Content("431c432d6190a027c9af5487e1e64e829c8594db223949cc781dae31cabbfb58", 60_000, 10_000),
     "cifar10": Content("8d8b102ddf63892c25d85fdb45497b6116fae4f8cbfcc3eed51b2e5f88ae623a", 50_000, 10_000),
+    "cifar100": Content("e7d030a5a799e987faa2340d558f28b238a0ba616ced7f08f0888ebf8036cf62", 50_000, 10_000),
 }
 
 READERS = {".npz": read_npz, ".csv": read_table, ".parquet": read_table}

@@ -112,14 +112,14 @@ class SuiteRun:
         """
         units = dict.fromkeys(POOLED, 1.0)
         units |= {one.key: one.unit for one in self.suite.measures if one.key.endswith("/global/mean")}
-        found = {}
+        found, printed = {}, set()
         for key, unit in units.items():
             for cell, each in self.outcomes.items():
                 values = [value for one in each if (value := one.value(key, self.suite.at, unit)) is not None]
-                same = len(values) >= FEWEST_SEEDS and len(set(values)) == 1 and values[0] < 0.9 * unit
-                if same and not self._printed(cell, key, values[0]):
+                if len(values) >= FEWEST_SEEDS and len(set(values)) == 1 and values[0] < 0.9 * unit:
                     found[cell] = values[0] / unit
-        return found
+                    printed |= {cell} if self._printed(cell, key, values[0]) else set()
+        return {cell: share for cell, share in found.items() if cell not in printed}
 
     def _printed(self, cell: str, key: str, value: float) -> bool:
         """True if the paper prints this value there, as it rounds."""

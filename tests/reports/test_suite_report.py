@@ -573,11 +573,14 @@ def test_a_network_that_gives_one_answer_decides_no_claim() -> None:
 
 
 def test_a_network_that_gives_one_answer_in_the_paper_too_is_judged() -> None:
-    """FedAvg has 11.35 % in each of five seeds. That is 11.4 % with one digit; 11.2 % is another number."""
-    g = "test/G/global/mean"
+    """FedAvg has 11.35 % in each of five seeds, at every stage. That is 11.4 % with one digit; 11.2 % is another one.
+
+    The paper prints one stage. The other one's number, which is the same, was taken for a failure of ours.
+    """
+    g, l1 = "test/G/global/mean", "final/test/L1/global/mean"
     claim = Claim("FLIU is above FedAvg", f"path/fliu:{g} > path/fedavg:{g}")
     suite = replace(SUITE, measures=(Measure(g, "G", digits=1),), claims=(claim,), exhibits=())
-    dead = [Result.of_numbers(seed, {g: 0.1135, f"final/{g}": 0.1135}) for seed in range(5)]
+    dead = [Result.of_numbers(seed, {g: 0.1135, f"final/{g}": 0.1135, l1: 0.1135}) for seed in range(5)]
     fliu = [
         Result.of_numbers(seed, {g: v, f"final/{g}": v}) for seed, v in enumerate([0.79, 0.70, 0.7925, 0.7565, 0.74])
     ]
