@@ -48,14 +48,14 @@ class Instance:
         detail: the numbers compared.
         agrees: True if the numbers, ours as means over seeds, are as claimed; None: not known.
         comparisons: all of which have to be true, with their differences over seeds; none of the paper's numbers.
-        ended: True if training diverged with the next seed, so that no further one counts.
+        most: seeds before the first one with which training diverged, the most that count; None: it did with none.
     """
 
     where: str
     agrees: bool | None
     detail: str
     comparisons: tuple[TermComparison, ...] = ()
-    ended: bool = False
+    most: int | None = None
 
     @cached_property
     def evidence(self) -> ClaimEvidence:
@@ -69,8 +69,8 @@ class Instance:
 
     @property
     def continued(self) -> ClaimEvidence:
-        """Evidence after `evidence.FARTHEST` seeds, if those to come are as those so far; no more if it has ended."""
-        return self.evidence if self.ended else all_of([one.continued for one in self.comparisons])
+        """Evidence after `evidence.FARTHEST` seeds, or `most`, if those to come are as those so far."""
+        return all_of([one.continued for one in self.comparisons]).before(self.most)
 
 
 @dataclass(frozen=True)
@@ -328,9 +328,10 @@ class Claim:
         diverged: Mapping[str, Collection[int]],
     ) -> Instance:
         seeds = _prefix(list(by_seed.values()), 0 if exact else first) if by_seed else [0]
-        ended = any(first + len(seeds) in diverged.get(number.cell, ()) for number in by_seed)
+        lost = [seed - first for number in by_seed for seed in diverged.get(number.cell, ())]
+        most = min((n for n in lost if n >= len(seeds)), default=None)
         if not seeds:
-            return Instance(where, None, "", ended=ended)
+            return Instance(where, None, "", most=most)
         numbers = {one: np.array([values[seed] for seed in seeds]) for one, values in by_seed.items()}.__getitem__
         forms, conditions = self._conditions(expansion)
         means = [mean(form, numbers) for form in forms]
@@ -344,7 +345,7 @@ class Claim:
             TermComparison(tuple(one.differences(numbers, len(seeds)) for one in clause))
             for clause in chain(*conditions)
         ]
-        return Instance(where, agrees, f"{detail} (n = {len(seeds)})", tuple(comparisons), ended)
+        return Instance(where, agrees, f"{detail} (n = {len(seeds)})", tuple(comparisons), most)
 
 
 def _where(bound: Bound) -> str:

@@ -79,6 +79,10 @@ class ClaimEvidence:
             *(np.append(part, np.full(n - len(part), part[-1] if len(part) else 1.0)) for part in parts)
         )
 
+    def before(self, n: int | None) -> "ClaimEvidence":
+        """The same of the first `n` seeds alone; None: of all."""
+        return ClaimEvidence(self.supporting[:n], self.opposing[:n])
+
     def first(self, needed: tuple[float, float]) -> int | None:
         """Return the number of seeds at which e first reached the values needed, for or against; None: never."""
         reached = np.flatnonzero((self.supporting >= needed[0]) | (self.opposing >= needed[1]))

@@ -118,7 +118,8 @@ class SuiteRun:
                 values = [value for one in each if (value := one.value(key, self.suite.at, unit)) is not None]
                 if len(values) >= FEWEST_SEEDS and len(set(values)) == 1 and values[0] < 0.9 * unit:
                     found[cell] = values[0] / unit
-                    printed |= {cell} if self._printed(cell, key, values[0]) else set()
+                    if self._printed(cell, key, values[0]):
+                        printed.add(cell)
         return {cell: share for cell, share in found.items() if cell not in printed}
 
     def _printed(self, cell: str, key: str, value: float) -> bool:

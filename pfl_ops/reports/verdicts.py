@@ -113,7 +113,7 @@ class ClaimSummary:
         seeds: number that the decision took, or would take; None: not known.
         agrees: instances whose means are as claimed, which is counted and not tested: "3 of 4"; "": not run.
         instances: number of instances. not_run: number of those without a common seed. ended: True if training diverged
-            in one, so that no further seed of it counts.
+            in one, from which seed on none counts.
     """
 
     text: str
@@ -152,7 +152,8 @@ def _summary(claim: Claim, paper: Verdict, ours: Verdict | None) -> ClaimSummary
     stand = _in_paper(paper), _in_ours(ours), n, *ours.evidence.largest, ours.seeds, _agreeing(ours)
     return ClaimSummary(
         claim.text, claim.derived, *stand, len(ours.instances),
-        not_run=not_run, most=max(seeds, default=0), main=claim.main, ended=any(one.ended for one in ours.instances),
+        not_run=not_run, most=max(seeds, default=0), main=claim.main,
+        ended=any(one.most is not None for one in ours.instances),
     )  # fmt: skip
 
 
@@ -232,9 +233,9 @@ def standing(verdict: Verdict) -> str:
     lacking = sum(one.agrees is None for one in verdict.instances)
     if lacking and not seeds:
         return f"{needed}; {lacking} of {len(verdict.instances)} instances have no common seed"
-    if not seeds and (at := [one.where for one in verdict.instances if one.ended]):
+    if not seeds and (at := [one.where for one in verdict.instances if one.most is not None]):
         where = f" at {', '.join(at)}" * (len(verdict.instances) > 1)
-        return f"{needed}; training diverged with the next seed{where}, so no further one counts"
+        return f"{needed}; training diverged with a seed{where}, from which on none counts"
     if not seeds and any(one.equal for one in verdict.instances):
         return f"{needed}; differences that are the same in every seed decide nothing"
     return needed + (f", about {seeds} seeds" if seeds else f", more than {FARTHEST:,} seeds")

@@ -392,11 +392,11 @@ def test_no_seed_is_foreseen_behind_one_whose_training_diverged():
     claim, cells = Claim("", ABOVE), list(numbers)
     (open_,) = decided([claim.judge(lambda cell, key: numbers[cell], LABELS, cells)])
     assert open_.status == "undecided" and open_.seeds and 3 < open_.seeds < 12
-    assert not open_.instances[0].ended
-    for seed, ended in ((3, True), (4, False)):  # the fourth is the next one; the fifth is not waited for yet
+    assert open_.instances[0].most is None
+    for seed in (3, open_.seeds - 1, open_.seeds):  # the next one; the last one that would be needed; one behind it
         lost = {"path/fedavg": {seed: "diverged at round 7"}}
         (found,) = decided([claim.judge(lambda cell, key: numbers[cell], LABELS, cells, diverged=lost)])
-        assert found.instances[0].ended == ended and found.seeds == (None if ended else open_.seeds)
+        assert found.instances[0].most == seed and found.seeds == (open_.seeds if seed == open_.seeds else None)
         assert found.evidence.largest == open_.evidence.largest
 
 

@@ -384,7 +384,7 @@ def test_a_claim_without_a_decision_says_how_many_seeds_it_would_take() -> None:
 def test_a_claim_that_a_diverged_repetition_ends_says_so() -> None:
     made = run(diverged={"iid/fliu": {2: "diverged at round 3"}})
     undecided = table(suite_report(made), "claims").rows[0].entries[2]
-    assert undecided.below[1].endswith("needed; training diverged with the next seed at fliu, so no further one counts")
+    assert undecided.below[1].endswith("needed; training diverged with a seed at fliu, from which on none counts")
     assert [one.ended for one in verdicts.standings(made)] == [True, False, False]
 
 
