@@ -1,4 +1,4 @@
-"""First contact with a GPU: `make gpu-check`, or `python -m pfl_ops.bench.gpu_check`.
+"""Checks to run first on a GPU: `make gpu-check`, or `python -m pfl_ops.bench.gpu_check`.
 
 options     sizes, device and time of a check
 data        MNIST, or random data of its shape
