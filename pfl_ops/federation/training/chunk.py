@@ -56,7 +56,8 @@ class Chunk:
         for column, i in enumerate(rows):
             self.counts[: plans[i].steps, column] = np.diff(plans[i].bounds)
         width = int(self.counts.max(initial=0))
-        self.samples = torch.zeros((steps, len(rows), width), dtype=torch.int64, device=feed.device)
+        # all clients' places are found on the host and looked up at once: on a GPU each call costs more than its work
+        places = np.zeros((steps, len(rows), width), np.int64)
         epoch, ends = np.zeros((steps, len(rows)), np.int64), np.zeros((steps, len(rows)), bool)
         for column, i in enumerate(rows):
             p = plans[i]
@@ -64,11 +65,13 @@ class Chunk:
                 continue
             at = p.bounds[:-1, None] + np.arange(width)
             at = np.where(at < p.bounds[1:, None], at, p.bounds[:-1, None])
-            own = torch.from_numpy(p.order[at]).to(feed.device)
-            self.samples[: p.steps, column] = feed.index[clients[i]][own]
+            places[: p.steps, column] = feed.index.offsets[clients[i]] + p.order[at]
             epoch[: p.steps, column] = p.epoch
             ends[: p.steps, column] = p.ends
-        self.epoch, self.ends = (torch.from_numpy(values).to(feed.device) for values in (epoch, ends))
+        places_there, self.epoch, self.ends = (
+            torch.from_numpy(values).to(feed.device) for values in (places, epoch, ends)
+        )
+        self.samples = feed.index.samples[places_there]
         at_work = self.counts > 0
         self.active = at_work.sum(axis=1).tolist()
         self.width = self.counts.max(axis=1, initial=0).tolist()
