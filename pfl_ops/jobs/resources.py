@@ -217,13 +217,18 @@ def _gpus() -> int:
 
 
 def share(
-    cpus_per_trial: float, gpus_per_trial: float | None, concurrency: int | None, trials: int, device: str = "auto"
+    cpus_per_trial: float | None,
+    gpus_per_trial: float | None,
+    concurrency: int | None,
+    trials: int,
+    device: str = "auto",
 ) -> ResourceShare:
     """Return the share of each trial of the running Ray, or of the one that would be started here.
 
     Args:
-        cpus_per_trial, gpus_per_trial: see `ResourceRequest`, once they are numbers; no GPUs said: a quarter if there
-            is one and the device allows it, else 0.
+        cpus_per_trial, gpus_per_trial: see `ResourceRequest`, once they are numbers; no CPUs said: one, or on a
+            GPU the cores that go with the share of it. No GPUs said: a quarter if there is one and the device allows
+            it, else 0.
         concurrency: trials at once; none: as many as fit.
         trials: more than these are never needed.
         device: the execution's.
@@ -244,11 +249,19 @@ def share(
             f"--gpus-per-trial {gpus_per_trial:g}: {where} has {has}; leave it out (or give 0) to train on the CPU, "
             "with --cpus-per-trial and --concurrency to share it out"
         )
+    if cpus_per_trial is None:
+        cpus_per_trial = _cpus_beside(machines, gpus_per_trial) if gpus_per_trial else 1.0
     fit = sum(_fit(machine, cpus_per_trial, gpus_per_trial) for machine in machines)
     if fit < 1:
         has = f"no machine of {where} has" if ray.is_initialized() else f"{where} does not have"
         raise PflOpsError(f"{has} {cpus_per_trial:g} CPUs for one trial; use --cpus-per-trial {most_cpus():g} or less")
     return ResourceShare(cpus_per_trial, gpus_per_trial, max(1, min(concurrency or fit, fit, trials)))
+
+
+def _cpus_beside(machines: list[dict[str, float]], gpus: float) -> float:
+    """Return the whole CPUs that every machine with GPUs has for such a share of one; at least 1."""
+    each = [machine.get("CPU", 0.0) / machine["GPU"] for machine in machines if machine.get("GPU")]
+    return max(1.0, gpus * min(each) // 1)
 
 
 def _fit(node: dict[str, float], cpus: float, gpus: float) -> int:

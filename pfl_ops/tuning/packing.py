@@ -127,10 +127,12 @@ def gpu_layouts(cores: float, most: int, cpus: float | None = None) -> list[Pack
     """1, 2, 4 and 8 trials on one GPU, never more than `most`, nor more than the cores allow.
 
     Args:
-        cores: CPU cores for the trials of one GPU. cpus: of each trial; none: one, or less where there are not enough.
+        cores: CPU cores for the trials of one GPU. cpus: of each trial; none: as many whole cores as there are for
+            each, or a part of one where there are not enough.
     """
     at_most = min(most, math.floor(cores / cpus)) if cpus else most
-    return [PackingLayout(n, cpus or min(1.0, cores / n), 1 / n) for n in ON_A_GPU if n <= max(at_most, 1)]
+    counts = [n for n in ON_A_GPU if n <= max(at_most, 1)]
+    return [PackingLayout(n, cpus or cores // n or cores / n, 1 / n) for n in counts]
 
 
 def best(tried: Sequence[PackingRate], room: int) -> PackingRate | None:
@@ -193,16 +195,18 @@ def measure(
             try:
                 if kind == "cpu" and needs > room:
                     raise ProbeOutOfMemory(f"{count(layout.trials, 'trial')} need {needs / 2**30:.1f} GiB")
-                if threads not in settled:
-                    settled[threads] = probe.resolve(asked, layout.gpus)
-                speed = probe.speed(layout.trials, settled[threads], layout.gpus)
+                timed = threads if kind == "cpu" else 0  # a GPU's stacks are the same whatever the host has
+                if timed not in settled:
+                    settled[timed] = probe.resolve(asked, layout.gpus)
+                resolved = settled[timed].model_copy(update={"threads": threads})
+                speed = probe.speed(layout.trials, resolved, layout.gpus)
             except ProbeOutOfMemory as error:
                 if not tried:
                     raise _not_even_one(kind, error) from None
                 tried.append(PackingRate(layout, 0.0, 0, asked))
             else:
                 peak = speed.peak + (RAY_ITSELF if kind == "cpu" else 0)
-                tried.append(PackingRate(layout, speed.rate, peak, settled[threads]))
+                tried.append(PackingRate(layout, speed.rate, peak, resolved))
                 room = room if speed.room is None else speed.room
     chosen = best(tried, room)
     assert chosen is not None  # the first one ran

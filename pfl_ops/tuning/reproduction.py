@@ -109,7 +109,7 @@ class Reproduction:
 
         with cluster(self.address) as folder:
             gpus = self.asked.gpus if isinstance(self.asked.gpus, float) else None
-            part = share(self.asked.n_cpus, gpus, self.asked.concurrency, self.wanted, self.execution.device)
+            part = share(self.asked.cpus_given, gpus, self.asked.concurrency, self.wanted, self.execution.device)
             source = _Cells(self, cells, queue, part, part.execution(self.execution))
             place = SharedPaths(str(self.store.home.root), self.data_dir, self.address is not None)
             Runner(place, part.concurrency, take, queue=queue).run(source, folder, "cells")

@@ -56,9 +56,14 @@ class ResourceRequest:
         return isinstance(self.cpus, float) or isinstance(self.gpus, float)
 
     @property
+    def cpus_given(self) -> float | None:
+        """CPUs of a trial, if a number was asked for."""
+        return self.cpus if isinstance(self.cpus, float) else None
+
+    @property
     def n_cpus(self) -> float:
         """CPUs of a trial: the number that was asked for, else one."""
-        return self.cpus if isinstance(self.cpus, float) else 1.0
+        return self.cpus_given or 1.0
 
     def at_once(self, trials: int) -> int:
         """Return how many trials run at once on the CPUs of this machine."""
@@ -94,12 +99,7 @@ class ResourceRequest:
         if kind == "cpu":
             return cpu_layouts(cores.usable(), most)
         devices = torch.cuda.device_count()
-        of_each = cores.usable() / devices
-        each = self.cpus if isinstance(self.cpus, float) else None
-        found = gpu_layouts(of_each, math.ceil(most / devices), each)
-        if self.cpus == "auto":
-            found = [layout._replace(cpus=max(1.0, of_each // layout.trials)) for layout in found]
-        return found
+        return gpu_layouts(cores.usable() / devices, math.ceil(most / devices), self.cpus_given)
 
 
 def _amount(flag: str, given: object) -> Amount:
@@ -134,7 +134,7 @@ def check_request(asked: ResourceRequest, device: Device, address: str | None) -
     if address is not None and not is_running():
         check_address(address)
         return
-    cpus = asked.cpus if isinstance(asked.cpus, float) else LEAST
+    cpus = asked.cpus_given or LEAST
     if isinstance(asked.gpus, float):
         share(cpus, asked.gpus, asked.concurrency, 1, device)
     else:

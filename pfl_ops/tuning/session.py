@@ -266,7 +266,7 @@ class Session:
         elif gpus == "auto":
             gpus = 0.0
         assert cpus != "auto" and gpus != "auto"
-        return share(1.0 if cpus is None else cpus, gpus, most, missing, self.execution.device)
+        return share(cpus, gpus, most, missing, self.execution.device)
 
     def _execution(self, part: ResourceShare, packing: Packing | None) -> Execution:
         """Return how trials compute, the same for all of them: whatever can be settled for the whole study is."""

@@ -110,7 +110,7 @@ class Tabulation:
         try:
             with lock, cluster(None) as folder, (self.folder / JOURNAL).open("a", encoding="utf-8") as journal:
                 _end_line(self.folder / JOURNAL)
-                part = share(1.0, None, self.concurrency, len(missing), self.execution.device)
+                part = share(None, None, self.concurrency, len(missing), self.execution.device)
                 place = SharedPaths(str(self.folder), self.data_dir, False)
                 self.begun = time.monotonic()
                 for first in range(0, len(missing), BATCH):

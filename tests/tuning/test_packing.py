@@ -35,8 +35,9 @@ def test_cores_are_shared_out_whole(cores, most, expected):
 def test_a_gpu_is_shared_among_one_two_four_eight():
     assert [lay.gpus for lay in gpu_layouts(16, 12)] == [1, 0.5, 0.25, 0.125]
     assert [lay.trials for lay in gpu_layouts(16, 3)] == [1, 2]
-    assert [lay.cpus for lay in gpu_layouts(2, 12)] == [1, 1, 0.5, 0.25]  # trials on a GPU may take turns on the CPU
-    assert [lay.threads for lay in gpu_layouts(2, 12)] == [1, 1, 1, 1]
+    assert [lay.cpus for lay in gpu_layouts(2, 12)] == [2, 1, 0.5, 0.25]  # trials on a GPU may take turns on the CPU
+    assert [lay.threads for lay in gpu_layouts(2, 12)] == [2, 1, 1, 1]
+    assert [lay.cpus for lay in gpu_layouts(15, 12)] == [15, 7, 3, 1]  # they share its machine's cores
     assert [(lay.trials, lay.cpus) for lay in gpu_layouts(8, 12, cpus=2)] == [(1, 2), (2, 2), (4, 2)]
     assert [(lay.trials, lay.cpus) for lay in gpu_layouts(2, 12, cpus=4)] == [(1, 4)]
 
@@ -136,14 +137,12 @@ def test_cores_are_measured_and_the_best_packing_is_said_in_a_line(fake):
 def test_a_gpu_is_measured_up_to_where_its_memory_ends(fake, monkeypatch):
     monkeypatch.setattr(FakeProbe, "room", 16 * GIB)
     found, probe = fake({1: (15_000, 9 * GIB), 2: (28_000, 3 * GIB), 4: (41_000, 3 * GIB)}, gpu_layouts(8, 12))
-    assert (found.kind, found.layout) == (
-        "gpu",
-        PackingLayout(4, 1, 0.25),
-    )  # that one alone took more says nothing of four
+    assert (found.kind, found.layout, found.threads) == ("gpu", PackingLayout(4, 2, 0.25), 2)
+    # that one alone took more memory says nothing of four
     rates = "(1: 15,000, 2: 28,000, 8: out of memory)"
     assert str(found) == f"4 trials at once on a GPU, 0.25 each: 41,000 samples/s together {rates}"
     assert probe.orders[-1] == ("speed", 8, 0.125)
-    assert [order for order in probe.orders if order[0] == "resolve"] == [("resolve", 1, 1)]  # the same for all
+    assert [order for order in probe.orders if order[0] == "resolve"] == [("resolve", 8, 1)]  # the same for all
 
 
 def test_what_would_not_fit_on_the_cpu_is_not_tried(fake):

@@ -91,6 +91,20 @@ def test_a_quarter_of_a_gpu_where_there_is_one_and_nothing_is_said(machine):
     assert resources.share(1, None, None, 12).gpus == 0
 
 
+def test_cores_go_with_the_share_of_a_gpu_where_nothing_is_said(machine):
+    machine({"CPU": 16.0, "GPU": 1.0})
+    assert resources.share(None, 0.25, None, 12) == resources.ResourceShare(4, 0.25, 4)
+    assert resources.share(None, None, None, 12).cpus == 4
+    assert resources.share(None, 1, None, 12).threads == 16
+    assert resources.share(None, 0.3, None, 12) == resources.ResourceShare(4, 0.3, 3)  # of 4.8
+    assert resources.share(2, 0.25, None, 12).cpus == 2
+    assert resources.share(None, None, None, 12, "cpu") == resources.ResourceShare(1, 0, 12)
+    machine({"CPU": 16.0, "GPU": 1.0}, {"CPU": 8.0, "GPU": 2.0}, {"CPU": 64.0})
+    assert resources.share(None, 0.5, None, 12) == resources.ResourceShare(2, 0.5, 6)  # the second machine's
+    machine({"CPU": 2.0, "GPU": 1.0})
+    assert resources.share(None, 0.25, None, 12) == resources.ResourceShare(1, 0.25, 2)
+
+
 def test_a_trial_lies_on_one_machine_and_its_share_on_one_gpu(machine):
     machine({"CPU": 2.0}, {"CPU": 2.0, "GPU": 2.0})
     assert resources.share(2, 0, None, 12).concurrency == 2
