@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from mmap import mmap
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -168,59 +169,30 @@ def build_clients(
     dataset = dataset.merged() if pooled else dataset
     samples, published = dataset.train, dataset.rows()
     given = _given(scheme, dataset)
-    as_leaf = dataset.pooled and dataset.overlap > 0 and scheme.kind == "iid" and not getattr(scheme, "stratified", 1)
     owned = scheme.indices(
         samples.y, rng.generator(key, "partition"), samples.client, origin=published, data=dataset.name
     )
     _check_table(len(owned), dataset)
-
-    # who is tested on what, as positions in `source`; not known, and not asked for, where the test data is sealed
-    tests: Sequence[np.ndarray] | None = None
-    source, source_published = samples, published
-    if dataset.pooled and given is not None and given.test is not None:
-        tests = locate(given.test, published, "recorded partition's test data")
-    elif dataset.pooled and dataset.overlap and not as_leaf:
-        owned, tests = _hold_out_ends(samples, published, owned, test_share, dataset.overlap)
-    elif dataset.pooled:
-        owned, tests = _hold_out(samples.y, owned, test_share, key, "test share")
+    tests: _Tests | None = None  # not asked for where the test data is sealed
+    if dataset.pooled:
+        owned, tests = _pooled_tests(dataset, scheme, given, owned, test_share, key)
     elif split == "test":
-        source, source_published = dataset.test, dataset.rows("test")
-        if given is not None and given.test is not None:
-            tests = locate(given.test, source_published, "recorded partition's test data")
-        elif scheme.kind == "natural":
-            tests = _of_users(samples, owned, source)
-        else:
-            tests = cut.like(samples.y, owned, source.y, rng.generator(key, "test set"))
-
+        tests = _own_tests(dataset, scheme, given, owned, key)
     if split == "validation":
-        if dataset.overlap:
-            kept, held = _hold_out_ends(samples, published, owned, validation_share, dataset.overlap)
-        else:
-            kept, held = _hold_out(samples.y, owned, validation_share, key, "validation")
+        kept, held = _validation(dataset, owned, validation_share, key)
         pools = _pool(samples, kept), _pool(samples, held)
     else:
-        pools = _pool(samples, owned), _pool(source, tests or [])
+        assert tests is not None
+        pools = _pool(samples, owned), _pool(tests.source, tests.of_clients)
     if not len(pools[1]):
         raise PartitionError(_why_none_is_scored(split, scheme, dataset.pooled), dataset.name)
-    remarks = [*dataset.remarks, *([LEAF_REMARK] if as_leaf else []), *filter(None, [copies_remark(dataset, split)])]
     table = owned.class_counts(samples.y, dataset.n_classes)
-    is_test_given = given is not None and given.test is not None
-    if scheme.kind == "natural":
-        remarks += _remarks_on_own(samples, owned, source if split == "test" and not dataset.pooled else None)
-    elif source is not samples and not is_test_given and len(pools[1]) < len(source.y):
-        left = len(source.y) - len(pools[1])
-        remarks.append(f"{left:,} of {len(source.y):,} test samples have classes without training samples; left out")
+    about = {"scheme": scheme.identity(), "seed": key, "data": dataset.name, "data_digest": dataset.digest}
     recorded = Recorded(
         train=owned.numbered(published),
-        test=None if tests is None else ByClient.of(tests).numbered(source_published),
+        test=None if tests is None else ByClient.of(tests.of_clients).numbered(tests.published),
         counts=table,
-        about={
-            "scheme": scheme.identity(),
-            "seed": key,
-            "data": dataset.name,
-            "data_digest": dataset.digest,
-            "pooled": dataset.pooled,
-        },
+        about={**about, "pooled": dataset.pooled},
     )
     return Clients(
         train=pools[0],
@@ -234,8 +206,89 @@ def build_clients(
         partition_digest=recorded.digest,
         table=table,
         recorded=recorded,
-        remarks=tuple(remarks),
+        remarks=(
+            *dataset.remarks,
+            *([LEAF_REMARK] if _is_as_leaf(scheme, dataset) else []),
+            *filter(None, [copies_remark(dataset, split)]),
+            *_remarks(dataset, scheme, given, owned, tests, len(pools[1])),
+        ),
     )
+
+
+class _Tests(NamedTuple):
+    """The samples that each client is tested on.
+
+    Attributes:
+        of_clients: positions in `source`. source: training samples (pooled) or test samples.
+        published: number of each sample of `source` in the published data.
+    """
+
+    of_clients: Sequence[np.ndarray]
+    source: Arrays
+    published: np.ndarray
+
+
+def _pooled_tests(
+    dataset: Dataset, scheme: Scheme, given: Recorded | None, owned: ByClient[np.ndarray], share: float, key: int
+) -> tuple[ByClient[np.ndarray], _Tests]:
+    """Hold out each client's test samples of its own; return what it trains on, and them."""
+    samples, published = dataset.train, dataset.rows()
+    tests: Sequence[np.ndarray]
+    if given is not None and given.test is not None:
+        tests = locate(given.test, published, "recorded partition's test data")
+    elif dataset.overlap and not _is_as_leaf(scheme, dataset):
+        owned, tests = _hold_out_ends(samples, published, owned, share, dataset.overlap)
+    else:
+        owned, tests = _hold_out(samples.y, owned, share, key, "test share")
+    return owned, _Tests(tests, samples, published)
+
+
+def _own_tests(
+    dataset: Dataset, scheme: Scheme, given: Recorded | None, owned: ByClient[np.ndarray], key: int
+) -> _Tests:
+    """Divide the data set's test samples among clients."""
+    samples, source, published = dataset.train, dataset.test, dataset.rows("test")
+    tests: Sequence[np.ndarray]
+    if given is not None and given.test is not None:
+        tests = locate(given.test, published, "recorded partition's test data")
+    elif scheme.kind == "natural":
+        tests = _of_users(samples, owned, source)
+    else:
+        tests = cut.like(samples.y, owned, source.y, rng.generator(key, "test set"))
+    return _Tests(tests, source, published)
+
+
+def _validation(
+    dataset: Dataset, owned: ByClient[np.ndarray], share: float, key: int
+) -> tuple[ByClient[np.ndarray], ByClient[np.ndarray]]:
+    """Divide each client's training samples: those that it trains on, and those that it is validated on."""
+    if dataset.overlap:
+        return _hold_out_ends(dataset.train, dataset.rows(), owned, share, dataset.overlap)
+    return _hold_out(dataset.train.y, owned, share, key, "validation")
+
+
+def _is_as_leaf(scheme: Scheme, dataset: Dataset) -> bool:
+    """True for LEAF's IID split of overlapping samples: pooled, and without strata."""
+    return dataset.pooled and dataset.overlap > 0 and scheme.kind == "iid" and not getattr(scheme, "stratified", 1)
+
+
+def _remarks(
+    dataset: Dataset, scheme: Scheme, given: Recorded | None, owned: ByClient[np.ndarray], tests: _Tests | None,
+    scored: int,
+) -> list[str]:  # fmt: skip
+    """Lines about the clients of this partition.
+
+    Args:
+        tests: None: the test data is sealed. scored: number of samples on which clients are scored.
+    """
+    test = None if tests is None or dataset.pooled else tests.source
+    if scheme.kind == "natural":
+        return _remarks_on_own(dataset.train, owned, test)
+    is_given = given is not None and given.test is not None
+    if test is None or is_given or scored == len(test.y):
+        return []
+    left = len(test.y) - scored
+    return [f"{left:,} of {len(test.y):,} test samples have classes without training samples; left out"]
 
 
 def _hold_out_ends(
