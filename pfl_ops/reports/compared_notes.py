@@ -9,16 +9,17 @@ from pfl_ops.reports.compare import Comparison, Group
 from pfl_ops.reports.fairness import ABSENT, clients_at_l2, other_best_of, scored_cohort, some_labels
 from pfl_ops.results import Result
 
+OPTIMISTIC = "best round: chosen on the data that it is scored on, so scores are too high on average"
 SUBSET = "best round: Acc(G) is of the subset of pooled samples that curves have, so best may be below last"
 
 
 def best_notes(c: Comparison, group: Group) -> tuple[str, ...]:
-    """Return a line each on best rounds that were scored on a subset of the pooled samples, on a cohort alone, or are
-    the best of other rounds (the table of best rounds has a warning in place of this line).
+    """Return a line each on best rounds that are compared, that were scored on a subset of the pooled samples, on a
+    cohort alone, or are the best of other rounds (the table of best rounds has a warning in place of this line).
 
     The last round is scored on more, so that its score may be above that of the best round, even if it is that round.
     """
-    found = []
+    found = [OPTIMISTIC] if c.at == "best" else []
     error = metrics.error_key(f"/{group.metric}")  # tracked where the samples are a subset
     names = (name for line in group.lines for run in line.runs for name in run.metrics)
     if error and any(name.startswith("best/") and name.endswith(error) for name in names):
