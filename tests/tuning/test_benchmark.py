@@ -2,6 +2,7 @@
 
 import doctest
 import math
+import re
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -643,6 +644,21 @@ def test_a_study_s_own_run_has_no_score_of_an_earlier_choice():
         tested = not diverged
         assert shown["val/L1/acc"] == values["val/L1/acc"] and shown["score/n"] == 2 * tested
         assert math.isfinite(shown["score/acc"]) == math.isfinite(shown["score/acc/std"]) == tested
+
+
+def test_note_of_a_study_says_how_many_tests_have_a_score():
+    """The second test run has no client to score."""
+    notes = []
+    parent = SimpleNamespace(set_metrics=lambda step, metrics: None, note=notes.append)
+    experiment = toy()
+    without = final(experiment.repetition(1), "b")
+    without.final.clear()
+    study = Study(
+        "one", None, Objective(("val/L1/acc",), ("max",)), {"algorithm.x": 0.5}, 0, {"val/L1/acc": 0.5}, experiment,
+        pd.DataFrame({"trial": [0], "val/L1/acc": [0.5]}), finals=[final(experiment, "a"), without],
+    )  # fmt: skip
+    presented.end(parent, study, "trials")
+    assert re.search(r"Tested with 2 seeds: `score/acc` [0-9.]+ \(1 of 2\)", notes[0])
 
 
 def test_a_study_s_own_run_gets_its_numbers_if_they_can_be_ranked():
