@@ -30,7 +30,7 @@ def best_notes(c: Comparison, group: Group) -> tuple[str, ...]:
         some = any(clients_at_l2(line.runs[0]) is not None for line in of_cohort)
         found.append(
             f"best round: {', '.join(line.label for line in of_cohort)} (L2) is scored on that round's cohort "
-            f"alone, other stages {'' if some else 'and the last round '}on all clients"
+            f"alone, other stages {'' if some else 'and the last round '}on absent clients too"
         )
     if c.at == "final" and (other := other_best_of({line.label: line.runs for line in group.lines})):
         found.append(other)

@@ -166,12 +166,12 @@ def _differing(rows: LabelledRuns, what: str, start: str | tuple[str, ...], with
 
 
 def _cohorts(rows: LabelledRuns, metric: str, by_round: bool) -> str:
-    """Return the line for scores at L2 of a cohort alone, if others are of all clients or of another round's cohort."""
+    """Return the line for scores at L2 of a cohort alone, if others are of absent clients too or of another cohort."""
     at: At = "best" if by_round else "final"
 
     def told(run: Result) -> str:
         cohort = scored_cohort(run, metric, at)
-        return f"{cohort}, {run.settings['participation.share']} of the clients" if cohort else "all clients"
+        return f"{cohort}, {run.settings['participation.share']} of the clients" if cohort else "absent clients too"
 
     what = "a score at L2 is of a cohort alone"
     if by_round and len(rows) > 1 and all(scored_cohort(run, metric, at) for runs in rows.values() for run in runs):

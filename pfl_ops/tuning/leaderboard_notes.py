@@ -77,8 +77,11 @@ def _cohorts(entries: Sequence[MethodStudy]) -> str:
         "the clients"
     )
     if not same_clients(entries):
-        told += "; those of other methods are of all clients. They are not comparable, and methods have no rank by them"
-    return f"{told}. Tests score {'the drawn' if _drawn(entries) else 'all'} clients."
+        told += (
+            "; those of other methods are of absent clients too. They are not comparable, and methods have no rank by "
+            "them"
+        )
+    return f"{told}. Tests score absent clients too."
 
 
 def _drawn(entries: Sequence[MethodStudy]) -> str:

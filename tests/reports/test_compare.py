@@ -742,7 +742,8 @@ def test_best_rounds_of_a_cohort_take_the_p_value(made: Any, shelf: Any, second:
     assert last.complaints == () and last.lines[1].difference and last.lines[1].difference.p is not None
     both = second == "L2"
     named = "fliu, fedavg (L2) is" if both else "fliu (L2) is"
-    line = f"best round: {named} scored on that round's cohort alone, other stages and the last round on all clients"
+    line = f"best round: {named} scored on that round's cohort alone, "
+    line += "other stages and the last round on absent clients too"
     console = Console(width=300, file=io.StringIO())
     show(last, console)
     assert line in console.file.getvalue().splitlines() and costs(last, last.groups[0]).notes == (f"B{line[1:]}.",)
@@ -751,7 +752,7 @@ def test_best_rounds_of_a_cohort_take_the_p_value(made: Any, shelf: Any, second:
     told += (
         "each best round has its own"
         if both
-        else "the best round's cohort, 0.25 of the clients ('fliu'); all clients ('fedavg')"
+        else "the best round's cohort, 0.25 of the clients ('fliu'); absent clients too ('fedavg')"
     )
     assert told in best.complaints and not best.groups[0].fair
     assert told in go(store, metric="local/mean", target=0.5, with_clients=False).complaints
@@ -768,9 +769,8 @@ def test_l2_of_best_rounds_is_said_to_be_of_a_cohort(made: Any, shelf: Any) -> N
     runs = [made("fliu", s, acc, **{"participation.share": 0.25}) for s, acc in enumerate((0.6, 0.7))]
     for run in runs:
         run.metrics.update({f"{at}test/L2/local/mean": 0.9 for at in ("final/", "best/")})
-    note = (
-        "best round: fliu (L2) is scored on that round's cohort alone, other stages and the last round on all clients"
-    )
+    note = "best round: fliu (L2) is scored on that round's cohort alone, "
+    note += "other stages and the last round on absent clients too"
     best = go(shelf(runs), metric="local/mean", at="best", with_clients=False)
     console = Console(width=60, file=io.StringIO())
     show(best, console)
@@ -814,7 +814,7 @@ def test_trials_of_a_cohort_stand_beside_trials_of_all_clients_without_a_p_value
     for run in runs[2:]:
         run.tags["pfl_ops.own_stage"] = "L1"
     found = go(shelf(runs), *names, metric="local/mean", with_clients=False)
-    told = "a score at L2 is of a cohort alone: all clients ('ditto trial-000'"
+    told = "a score at L2 is of a cohort alone: absent clients too ('ditto trial-000'"
     (line,) = [line for line in found.complaints if line.startswith(told)]
     assert "; the last round's cohort, 0.25 of the clients ('fliu trial-000'" in line
     assert not found.groups[0].fair

@@ -325,7 +325,7 @@ def test_clients_that_are_drawn_to_be_scored_are_a_note():
     few = entries[0].plan.settings.experiment.override({"participation.share": 0.25})
     goal = Objective(("val/L2/acc",), ("max",))
     entries[0].plan.settings = replace(entries[0].plan.settings, experiment=few, objective=goal)
-    assert leaderboard_notes._cohorts(entries).endswith("Tests score the drawn clients.")
+    assert leaderboard_notes._cohorts(entries).endswith("Tests score absent clients too.")
 
 
 def test_test_samples_that_are_trained_on_are_a_note():
@@ -380,7 +380,7 @@ def test_validation_scores_of_other_clients_give_no_rank():
     assert "not ranked after" in tables.leaderboard(table, "b").title
     one = entry("toy", 0.8, {0: 0.5})
     one.plan.settings = entries[0].plan.settings
-    assert leaderboard.leaderboard([one, entries[1]])["rank"][0] == 1  # tests score all clients
+    assert leaderboard.leaderboard([one, entries[1]])["rank"][0] == 1  # tests score absent clients too
 
 
 def test_validation_scores_of_several_seeds_are_told_as_such():
