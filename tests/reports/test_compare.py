@@ -245,6 +245,17 @@ def test_bytes_and_seconds_are_compared_by_their_sums(made: Any, shelf: Any) -> 
     assert (second.label, second.difference and second.difference.difference) == ("fliu", 4.0)
 
 
+def test_best_round_of_one_seed_is_a_whole_number(made: Any, shelf: Any) -> None:
+    """fedavg has two seeds with rounds 2 and 3, and one without."""
+    runs = [made("fliu", 0, 0.6), *(made("fedavg", s, 0.5) for s in range(3))]
+    runs[2].metrics["best/round"] = 3.0
+    del runs[3].metrics["best/round"]
+    found = go(shelf(runs), metric="local/mean", with_clients=False)
+    rounds = ["2", "2.5 ± 0.7 (2 of 3)"]
+    assert [text_of(line, "best/round") for line in found.lines] == rounds
+    assert [row.entries[2].text for row in costs(found, found.groups[0]).rows] == rounds
+
+
 def test_values_of_the_best_round(store: Any) -> None:
     found = go(store, at="best")
     assert found.lines[0].values("acc", "best") == pytest.approx({0: 1.15, 1: 1.3, 2: 1.45})
