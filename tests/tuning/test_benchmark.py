@@ -491,6 +491,17 @@ def test_choice_changed_after_a_test_has_no_p(method):
     assert any("fixed before" in note for note in notes) == (method == 1)
 
 
+def test_method_that_is_better_over_common_seeds_is_named_so():
+    """toy is first by two seeds that late lacks: 0.6433 to 0.61575. late is 0.1, 0.101, 0.1 and 0.102 above it."""
+    first = {0: 0.5, 1: 0.51, 2: 0.52, 3: 0.53}
+    late = {seed: score + d for (seed, score), d in zip(first.items(), (0.1, 0.101, 0.1, 0.102), strict=True)}
+    entries = [entry("toy", 0.9, {**first, 4: 0.9, 5: 0.9}), entry("late", 0.5, late)]
+    table = leaderboard.leaderboard(entries)
+    assert table["method"][0] == "toy" and table["p_holm"][1] < 0.001 and table["difference"][1] > 0
+    (note,) = [n for n in leaderboard_notes.notes(entries, table) if n.startswith("Differences")]
+    assert note.endswith("; at 5 % better than toy over the seeds that both have: late.")
+
+
 def changed(one, **settings):
     """An entry with other settings."""
     made = replace(one.plan.settings, **settings)
