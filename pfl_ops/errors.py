@@ -9,6 +9,7 @@ from pathlib import Path
 LONGEST_ECHO = 60  # characters of a user's text in a message
 LONGEST_NAME = 100  # characters of a name that becomes part of file names
 LONGEST_PATH = 200  # characters of a path in a message
+KNOWN = " Known: "  # in front of these names
 NAMES_LISTED = 40  # known names that a message lists at most
 SYNONYMS: Mapping[str, str | None] = {
     "gpu": "cuda",
@@ -80,7 +81,9 @@ def unknown(kind: str, name: str, allowed: Iterable[str], see: str = "", hint: s
     close = nearest(name, names)
     more = ", ..." if len(names) > NAMES_LISTED else ""
     listed = ", ".join(map(echo, names[:NAMES_LISTED])) + more
-    hint = hint or (f"Did you mean '{echo(close)}'?" if close else f"Known: {listed}." if names else "There is none.")
+    hint = hint or (
+        f"Did you mean '{echo(close)}'?" if close else f"{KNOWN.lstrip()}{listed}." if names else "There is none."
+    )
     return PflOpsError(f"no {kind} named '{echo(name)}'. {hint}" + (f" ({see})" if see else ""))
 
 
@@ -155,10 +158,22 @@ def place(error: BaseException, file: str | None, anywhere: bool = False) -> str
 
 
 def together(wrong: Mapping[str, str]) -> PflOpsError:
-    """The mistakes of several as one error: a line for each name, or one line where all mistakes are the same."""
+    """The mistakes of several as one error: a line for each name, or one line where all mistakes are the same.
+
+    Names that are known (`unknown`) are listed once, by the first line.
+
+    >>> print(together({one: str(unknown("loss", one, ["mse", "nll"])) for one in ("huber", "focal")}))
+    huber: no loss named 'huber'. Known: mse, nll.
+    focal: no loss named 'focal'.
+    """
     if len(set(wrong.values())) == 1 and len(wrong) > 1:
         return PflOpsError(f"{', '.join(wrong)}: {next(iter(wrong.values()))}")
-    return PflOpsError("\n".join(f"{name}: {message}" for name, message in wrong.items()))
+    lines, listed = [], set[str]()
+    for name, message in wrong.items():
+        problem, known, names = message.partition(KNOWN)
+        lines.append(f"{name}: {problem if names in listed else message}")
+        listed |= {names} if known else set()
+    return PflOpsError("\n".join(lines))
 
 
 def format_bytes(n: int) -> str:

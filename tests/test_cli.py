@@ -1127,6 +1127,14 @@ def test_numbers_as_people_read_them() -> None:
     assert tables.percent([float("nan")]) == "–"
 
 
+def test_mean_over_some_repetitions_says_of_how_many() -> None:
+    """Seed 0 has no score; (0.5 + 0.7) / 2 are the other two's, and one alone has a worst client of 10 samples."""
+    finals = [{}, *({"final/test/G/local/mean": acc} for acc in (0.5, 0.7))]
+    clients = [CLIENTS[:0], CLIENTS.assign(stage="G", local=0.5), CLIENTS.assign(stage="G", local=0.5, n_held=9)]
+    found = [SimpleNamespace(final=f, clients=c, n_clients=3) for f, c in zip(finals, clients, strict=True)]
+    assert tables.scores(found, "test").rows == (("G", "60.0 ± 14.1 % (2 of 3)", "–", "–", "–", "50.0 % (1 of 3)"),)
+
+
 def test_trials_are_listed_best_first_and_cut(capsys: pytest.CaptureFixture[str]) -> None:
     table = pd.DataFrame({"trial": range(20), "state": "complete", "rounds": 2, "m": [i / 20 for i in range(20)]})
     table = table.assign(seconds=1.0, x=0.5, error="", note=["learnt nothing" if i == 18 else "" for i in range(20)])

@@ -6,6 +6,7 @@ import sys
 import numpy as np
 import pytest
 
+from pfl_ops import metrics
 from pfl_ops.metrics import (
     SWEEP,
     Companions,
@@ -215,3 +216,12 @@ def test_test_sets_that_count_alike():
     assert synthetic(accuracy, sizes, 100, seed=0) == pytest.approx([0.9] * 3)
     assert synthetic(accuracy, alike(sizes), 100, seed=0) == pytest.approx([0.5] * 3)
     assert synthetic(accuracy, alike(sizes), 0, seed=0) == pytest.approx([1.0, 0.0, NAN], nan_ok=True)
+
+
+def test_smaller_is_better_of_whole_names_alone():
+    """Of all tracked keys; a metric of one's own that only ends in "se" or "lr" rises, as any other one."""
+    costs = {key for key in metrics.COSTS if metrics.smaller_is_better(key)}
+    assert costs == {*metrics.COSTS} - {"cost/samples_per_second"}
+    falling = {key.rpartition("/")[2] for key in metrics.scores("test") if metrics.smaller_is_better(key)}
+    assert falling == {"std"} and metrics.smaller_is_better("final/test/G/global/se")
+    assert not any(map(metrics.smaller_is_better, ("mine/response", "mine/clr")))

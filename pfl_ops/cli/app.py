@@ -101,8 +101,9 @@ def _print_uncaught(kind: type[BaseException], error: BaseException, trace: Trac
 
 
 def _plain(error: typer.TyperException) -> str:
-    """Click's message in our form: no capital, a hint on a flag that does not exist, and where to look."""
-    message = " ".join(error.format_message().split()).rstrip(".")
+    """Click's message in our form: no capital, no words of pydantic, a hint on an unknown flag, and where to look."""
+    message = " ".join(error.format_message().split()).rstrip(".").replace(": Value error, ", ": ", 1)
+    message = re.sub(r": Input should be (.+?)(, unable to parse .+)?$", r": must be \1", message)
     context = getattr(error, "ctx", None)
     if context and hasattr(error, "option_name") and hasattr(error, "possibilities"):  # no such option
         message = re.sub(r"\s*\(Possible options: .*\)$", "", message)

@@ -10,7 +10,6 @@ from pfl_ops.cli.output import say
 from pfl_ops.comparison import Line
 from pfl_ops.reports.compare import TEST_DESCRIPTIONS, Comparison, Group
 from pfl_ops.reports.compared import (
-    BEST_ROUND,
     SECONDS,
     TRAFFIC,
     ahead,
@@ -136,7 +135,7 @@ def _rows(c: Comparison, group: Group, line: Line) -> Iterator[dict[str, str]]:
     first |= {difference_title(group.metric): ahead(c, group, line)}
     first |= {"p": chance(line.difference.p) if line.difference else ""}
     for name, (metric, at) in other_rounds(c, group).items():
-        first[name] = spread(line.values(metric), 1) if metric == BEST_ROUND else text_of(line, metric, at)
+        first[name] = text_of(line, metric, at)
     if c.target is not None:
         first[target_title(c.target_metric, c.target)] = rounds_text(line.rounds_to(c.target, c.target_metric))
     first |= {name: mebibytes(line.cost(cost)) for name, cost in TRAFFIC.items()}

@@ -1,13 +1,13 @@
 """Scores, trials and leaderboards as rows of text: the same in a terminal and in a notebook."""
 
 import math
-import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pfl_ops.errors import count
 from pfl_ops.metrics import ENOUGH, ERROR, SAMPLES, STAGES, summands
+from pfl_ops.statistics import mean_std
 from pfl_ops.units import difference_title, exact, heading, mebibytes, part_of, signed, unit_of, with_unit
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ MODEL_TOLD = "G: the one model of all"  # of a method without clients' models
 
 
 def scores(results: Sequence[FinishedRun], split: str) -> TableRows:
-    """Return the full last evaluation, a row a stage; mean ± standard deviation over repetitions.
+    """Return the full last evaluation, a row a stage; mean ± standard deviation over the repetitions that have a value.
 
     Args:
         results: the repetitions.
@@ -147,7 +147,8 @@ def sampling_notes(finals: Sequence[Mapping[str, float]], what: str) -> list[str
 
 
 def _stages(results: Sequence[FinishedRun], split: str) -> list[str]:
-    return [stage for stage in STAGES if any(key.startswith(f"final/{split}/{stage}/") for key in results[0].final)]
+    keys = {key for result in results for key in result.final}
+    return [stage for stage in STAGES if any(key.startswith(f"final/{split}/{stage}/") for key in keys)]
 
 
 def _of_stage(result: FinishedRun, stage: str) -> "pd.DataFrame":
@@ -170,12 +171,9 @@ def _worst(result: FinishedRun, stage: str, least: int) -> float:
 
 
 def percent(values: Sequence[float]) -> str:
-    """91.2 %, or 91.2 ± 0.4 % (sample standard deviation)."""
-    if not all(map(math.isfinite, values)):
-        return "–"
-    if len(values) < 2:
-        return f"{100 * values[0]:.1f} %"
-    return f"{100 * statistics.fmean(values):.1f} ± {100 * statistics.stdev(values):.1f} %"
+    """91.2 %, or 91.2 ± 0.4 % (sample standard deviation), with " (3 of 5)" of those that are no NaN."""
+    mean, std = mean_std(values)
+    return with_unit("acc", mean, std) + part_of(sum(map(math.isfinite, values)), len(values))
 
 
 # -- studies -----------------------------------------------------------------------------------------------------------

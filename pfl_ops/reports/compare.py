@@ -51,8 +51,8 @@ class Group:
         lines: by their mean, the highest (or lowest, where smaller is better) first; those without a value, and
             unfinished ones, last.
         metric: by which they are ordered and tested.
-        fair: False if lines also differ in rounds, participation or scoring, or trials stand beside runs. Then there is
-            a highest line, and no best one.
+        fair: False if lines also differ in rounds, participation or scoring, trials stand beside runs, or values are of
+            best rounds. Then there is a highest line, and no best one.
         complaints: why these numbers should not be read side by side.
     """
 
@@ -190,7 +190,8 @@ def compare(
             in which its method is judged, are put in front ("local/worst", "G/acc"). None: acc.
         target: a value whose first round is counted: of `metric`, or if that is None of Acc(L). Accuracies are
             fractions: 0.9 is 90 %.
-        at: values of the last round ("final"), or of each run's best ("best").
+        at: values of the last round ("final"), or of each run's best ("best"), which have no p value: each was chosen
+            on the data that it is scored on, and of noisier scores the best is higher by chance.
         test: "anytime", `statistics.anytime`: seeds may be added, and compared again, until the answer is clear; a seed
             that a line lacks ends the test there. "t", the paired t test: if n was fixed before the runs.
         with_clients: read the tables of clients too, which the report draws.
@@ -262,8 +263,6 @@ def _group(
     lines, fair = _ordered(_lines(runs, chosen.diverged), metric, at, test, chosen.late)
     rows = {line.label: line.runs for line in lines if not line.unfinished}
     unfair = complaints(rows, at, metric, target_metric)
-    if at == "best" and any(run.split == "test" for run in runs):
-        unfair.append("the best rounds were chosen on the test data, which flatters")
     if late := [line.label for line in lines if _has_one_of(chosen.late, line)]:
         unfair.append(f"the study changed its choice after a test of a former one: {_listed(late)}")
     return Group(title, lines, metric, fair, tuple(unfair))
@@ -387,12 +386,13 @@ def _ordered(
     def alike(a: Line, b: Line) -> bool:
         if _has_one_of(late, a) or _has_one_of(late, b):
             return False
-        if at == "final" and not same_clients(a.runs, b.runs, metric):
+        if at == "best" or not same_clients(a.runs, b.runs, metric):
             return False
-        return not differing(a.runs[0], b.runs[0], at, metric) and same_partitions(a.runs, b.runs)
+        return not differing(a.runs[0], b.runs[0], metric) and same_partitions(a.runs, b.runs)
 
     found = ordered(lines, values, test, smaller=metrics.smaller_is_better(metric), alike=alike)
-    return found, all(comparable(line.runs[0], found[0].runs[0], at, metric) for line in found if line.difference)
+    fair = all(comparable(line.runs[0], found[0].runs[0], metric) for line in found if line.difference)
+    return found, fair and at == "final"
 
 
 def _checked(metric: str | None, runs: Sequence[Result], at: At) -> str | None:

@@ -75,7 +75,13 @@ def ahead(c: Comparison, group: Group, line: Line) -> str:
 def text_of(line: Line, metric: str, at: At = "final") -> str:
     """Return a metric of a line in its unit, without the unit's name: "91.2 ± 0.4", see `_of_runs`."""
     values = line.values(metric, at)
-    return spread(in_unit(values, metric), unit_of(metric).digits) + _of_runs(line, values)
+    return _spread(values, metric) + _of_runs(line, values)
+
+
+def _spread(values: Mapping[int, float], metric: str) -> str:
+    if metric == BEST_ROUND:
+        return rounds_text(values)
+    return spread(in_unit(values, metric), unit_of(metric).digits)
 
 
 def _of_runs(line: Line, values: Mapping[int, float]) -> str:
@@ -183,7 +189,8 @@ def reading(c: Comparison) -> tuple[str, ...]:
         "Difference to the first: mean over common seeds of the line's value less the first line's, for accuracies in "
         f"percentage points, with its 95 % {INTERVALS[c.test]}, not corrected.",
         f"p: {TEST_DESCRIPTIONS[c.test]}; two-sided, corrected for all pairs of the group (Holm), since the same "
-        "values decide which line is first. There is none if two lines differ in more than what is compared.",
+        "values decide which line is first. There is none if two lines differ in more than what is compared, and none "
+        "of best rounds.",
         *([SEQUENTIAL] if c.test == "anytime" else []),
         "Best: the first line, if every other line is worse than it over common seeds, with p below 0.05. Otherwise it "
         "is the highest, or the lowest: of the means over all seeds that each line has; tied if another line has the "
@@ -249,7 +256,7 @@ def costs(c: Comparison, group: Group) -> Table:
     for line in group.lines:
         entries = [TableCell(line.label)]
         for metric, at in others.values():
-            entries.append(_entry(line, metric, at, digits=1 if metric == BEST_ROUND else None))
+            entries.append(_entry(line, metric, at))
         if c.target is not None:
             reached = line.rounds_to(c.target, c.target_metric)
             there = [r for r in reached.values() if r is not None]
@@ -308,16 +315,14 @@ def overview(c: Comparison) -> Table:
     return Table("groups", caption, (head,), tuple(rows))
 
 
-def _entry(
-    line: Line, metric: str, at: At, mark: Mark = "", digits: int | None = None, seed: int | None = None
-) -> TableCell:
+def _entry(line: Line, metric: str, at: At, mark: Mark = "", seed: int | None = None) -> TableCell:
     """A metric of a line, or of one of its runs."""
-    values = {s: v for s, v in in_unit(line.values(metric, at), metric).items() if seed in (None, s)}
+    values = {s: v for s, v in line.values(metric, at).items() if seed in (None, s)}
     if not values:
         return TableCell("–", mark="missing")
-    digits = unit_of(metric).digits if digits is None else digits
     of = _of_runs(line, values) if seed is None else ""
-    return TableCell(spread(values, digits) + of, mean_std(values.values())[0], mark=mark)
+    mean = mean_std(in_unit(values, metric).values())[0]
+    return TableCell(_spread(values, metric) + of, mean, mark=mark)
 
 
 def highest(c: Comparison, group: Group, metric: str) -> tuple[Line, ...]:

@@ -9,16 +9,17 @@ from pfl_ops.reports.compare import Comparison, Group
 from pfl_ops.reports.fairness import ABSENT, clients_at_l2, other_best_of, scored_cohort, some_labels
 from pfl_ops.results import Result
 
+OPTIMISTIC = "best round: chosen on the data that it is scored on, so scores are too high on average"
 SUBSET = "best round: Acc(G) is of the subset of pooled samples that curves have, so best may be below last"
 
 
 def best_notes(c: Comparison, group: Group) -> tuple[str, ...]:
-    """Return a line each on best rounds that were scored on a subset of the pooled samples, on a cohort alone, or are
-    the best of other rounds (the table of best rounds has a warning in place of this line).
+    """Return a line each on best rounds that are compared, that were scored on a subset of the pooled samples, on a
+    cohort alone, or are the best of other rounds (the table of best rounds has a warning in place of this line).
 
     The last round is scored on more, so that its score may be above that of the best round, even if it is that round.
     """
-    found = []
+    found = [OPTIMISTIC] if c.at == "best" else []
     error = metrics.error_key(f"/{group.metric}")  # tracked where the samples are a subset
     names = (name for line in group.lines for run in line.runs for name in run.metrics)
     if error and any(name.startswith("best/") and name.endswith(error) for name in names):
@@ -29,7 +30,7 @@ def best_notes(c: Comparison, group: Group) -> tuple[str, ...]:
         some = any(clients_at_l2(line.runs[0]) is not None for line in of_cohort)
         found.append(
             f"best round: {', '.join(line.label for line in of_cohort)} (L2) is scored on that round's cohort "
-            f"alone, other stages {'' if some else 'and the last round '}on all clients"
+            f"alone, other stages {'' if some else 'and the last round '}on absent clients too"
         )
     if c.at == "final" and (other := other_best_of({line.label: line.runs for line in group.lines})):
         found.append(other)

@@ -15,6 +15,10 @@ ABSENT = "evaluation.absent"
 SCORED = ("evaluation.subset", "evaluation.clients", VALIDATION_SHARE, ABSENT)
 """Settings that say which clients and samples are scored."""
 ENGINE = "engine."
+BEST_ROUNDS = (
+    "best rounds were chosen on the data that they are scored on (of noisier scores the best is higher by chance), so "
+    "there is no p value"
+)
 GROUND = ("data.", "partition.", "model.", "evaluation.split")
 """Beginnings of the settings that all runs of a group share: data set, partition, network, and the split scored on."""
 
@@ -107,6 +111,7 @@ def complaints(rows: LabelledRuns, at: At = "final", metric: str = "acc", target
         _differing(rows, "other clients or subsets are scored", SCORED),
         _cohorts(rows, metric, by_round=at == "best" or bool(target_metric)),
         _numbers_at_l2(rows, metric),
+        BEST_ROUNDS if at == "best" and len(rows) > 1 else "",
         other_best_of(rows) if at == "best" else "",
         _other_rounds_to(rows, target_metric) if target_metric else "",
         _different(rows, "Acc(G) of the last round stands on other samples", _sampled),
@@ -116,14 +121,13 @@ def complaints(rows: LabelledRuns, at: At = "final", metric: str = "acc", target
     return [line for line in found if line]
 
 
-def differing(a: Result, b: Result, at: At = "final", metric: str = "acc") -> list[str]:
+def differing(a: Result, b: Result, metric: str = "acc") -> list[str]:
     """Return the settings in which two runs differ beside what is compared: no test of their difference says anything.
 
     What is compared are two methods with their own hyper-parameters; or one method under two ways of training.
     A setting that one of the two does not have (it was made by an earlier version) is not counted, nor one that both
-    chose from one common space under one budget (`Result.chosen`). `at`: of the best rounds, the rounds that they were
-    chosen among count too. So do the clients behind a `metric` that is scored at L2 on a cohort alone: each best round
-    has its own.
+    chose from one common space under one budget (`Result.chosen`). The clients behind a `metric` that is scored at L2
+    on a cohort alone count too.
     """
     counted = (*GROUND, "participation.", "training.", ENGINE, *SCORED)
     found = [
@@ -135,19 +139,16 @@ def differing(a: Result, b: Result, at: At = "final", metric: str = "acc") -> li
         and not (a.common == b.common and path in a.chosen)
         and not (path == VALIDATION_SHARE and a.split == b.split == "test")
     ]
-    cohorts = {scored_cohort(run, metric, at) for run in (a, b)}
-    other_clients = len(cohorts) > 1 or (at == "best" and cohorts != {""})
     further = {
         "evaluation.final": a.final_samples != b.final_samples,
-        "the cohort": other_clients,
-        "the rounds scored": at == "best" and best_of(a) != best_of(b),
+        "the cohort": scored_cohort(a, metric) != scored_cohort(b, metric),
     }
     return [*found, *(what for what, is_so in further.items() if is_so)]
 
 
-def comparable(a: Result, b: Result, at: At = "final", metric: str = "acc") -> bool:
+def comparable(a: Result, b: Result, metric: str = "acc") -> bool:
     """True if one of two runs can be called better: they differ in method and training only, and in no trial's role."""
-    return _role(a) == _role(b) and all(p.startswith("training.") and p != ROUNDS for p in differing(a, b, at, metric))
+    return _role(a) == _role(b) and all(p.startswith("training.") and p != ROUNDS for p in differing(a, b, metric))
 
 
 def same_partitions(a: Sequence[Result], b: Sequence[Result]) -> bool:
@@ -165,12 +166,12 @@ def _differing(rows: LabelledRuns, what: str, start: str | tuple[str, ...], with
 
 
 def _cohorts(rows: LabelledRuns, metric: str, by_round: bool) -> str:
-    """Return the line for scores at L2 of a cohort alone, if others are of all clients or of another round's cohort."""
+    """Return the line for scores at L2 of a cohort alone, if others are of absent clients too or of another cohort."""
     at: At = "best" if by_round else "final"
 
     def told(run: Result) -> str:
         cohort = scored_cohort(run, metric, at)
-        return f"{cohort}, {run.settings['participation.share']} of the clients" if cohort else "all clients"
+        return f"{cohort}, {run.settings['participation.share']} of the clients" if cohort else "absent clients too"
 
     what = "a score at L2 is of a cohort alone"
     if by_round and len(rows) > 1 and all(scored_cohort(run, metric, at) for runs in rows.values() for run in runs):

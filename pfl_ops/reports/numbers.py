@@ -72,7 +72,7 @@ def mebibytes(values: Mapping[int, float]) -> str:
     return f"{mean:,.0f}" if mean >= 100 else f"{mean:.3g}"
 
 
-def rounds_text(reached: Mapping[int, int | None]) -> str:
+def rounds_text(reached: Mapping[int, float | None]) -> str:
     """7, 6.3 ± 0.6, never; if only some have it the mean of these: 6.5 (2 of 3)."""
     there = {seed: float(value) for seed, value in reached.items() if value is not None}
     if not reached:

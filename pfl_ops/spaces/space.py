@@ -5,6 +5,7 @@ import json
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -187,6 +188,16 @@ def one_of(value: Value, values: Collection[Value]) -> bool:
     )
 
 
+def on_step(value: float, low: float, step: float) -> float:
+    """Return the value of a stepped range that is next to `value`, as it is written in decimals.
+
+    >>> 0.1 + 2 * 0.1, on_step(0.1 + 2 * 0.1, low=0.1, step=0.1)
+    (0.30000000000000004, 0.3)
+    """
+    first, width = Decimal(str(low)), Decimal(str(step))
+    return float(first + round((Decimal(str(value)) - first) / width) * width)
+
+
 class _Draw:
     """Optuna's three verbs on a NumPy generator; one draw in four is an end of the range."""
 
@@ -202,7 +213,7 @@ class _Draw:
     def suggest_float(self, name: str, low: float, high: float, *, step: float | None, log: bool) -> float:
         u = self._unit()
         if step:
-            return min(low + step * round(u * (high - low) / step), high)
+            return on_step(low + u * (high - low), low, step)
         if u in (0.0, 1.0):
             return high if u else low
         return math.exp(math.log(low) + u * math.log(high / low)) if log else low + u * (high - low)

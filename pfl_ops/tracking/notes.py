@@ -17,7 +17,7 @@ ENVIRONMENT = "pfl_ops.environment"  # tag of the runs of a study in several env
 
 STAGES = """**How to read the keys.** `val/…`: each client's validation share; `test/…`: the test data.
 `L1`: what a client holds once the round is over; `L2`: right after its local training (of each round's
-cohort, in `final/…` of all clients); `G`: the one model of all.
+cohort, in `final/…` of absent clients too); `G`: the one model of all.
 `local`: on the client's own data; `global`: on all data; `acc` = local mean + global mean, between 0 and 2.
 `final/…`: the last full evaluation; `best/…`: that of the round with the highest `acc` at the stage of the method's own
 models; `score/…`: `final/…` at that stage; `cost/…`: what each round took.

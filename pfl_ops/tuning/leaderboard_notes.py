@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 import pandas as pd
 
-from pfl_ops.comparison import LEVEL, TEST_SEEDS, TESTS, Test
+from pfl_ops.comparison import TEST_SEEDS, TESTS, Test
 from pfl_ops.display import tables
 from pfl_ops.errors import sentence
 from pfl_ops.tuning.leaderboard import (
@@ -12,6 +12,7 @@ from pfl_ops.tuning.leaderboard import (
     VIEWS,
     MethodStudy,
     choice_changed,
+    compared,
     differing,
     restriction_text,
     same_clients,
@@ -32,7 +33,7 @@ def notes(entries: Sequence[MethodStudy], table: pd.DataFrame) -> tuple[str, ...
             _scored(entries),
             _cohorts(entries),
             _drawn(entries),
-            _seeds(table, set(untested), entries[0].plan.settings.seeds_per_trial),
+            _seeds(entries, table, set(untested)),
             _parts(table),
             _seeds_per_trial(entries),
             _evaluation_errors(entries),
@@ -77,8 +78,11 @@ def _cohorts(entries: Sequence[MethodStudy]) -> str:
         "the clients"
     )
     if not same_clients(entries):
-        told += "; those of other methods are of all clients. They are not comparable, and methods have no rank by them"
-    return f"{told}. Tests score {'the drawn' if _drawn(entries) else 'all'} clients."
+        told += (
+            "; those of other methods are of absent clients too. They are not comparable, and methods have no rank by "
+            "them"
+        )
+    return f"{told}. Tests score absent clients too."
 
 
 def _drawn(entries: Sequence[MethodStudy]) -> str:
@@ -87,7 +91,7 @@ def _drawn(entries: Sequence[MethodStudy]) -> str:
     return f"{'; '.join(found)} are scored, drawn once for each run (evaluation.clients)." if found else ""
 
 
-def _seeds(table: pd.DataFrame, untested: Collection[str], seeds_per_trial: int) -> str:
+def _seeds(entries: Sequence[MethodStudy], table: pd.DataFrame, untested: Collection[str]) -> str:
     """The test behind the differences; `untested`: methods without a p value, see `compared`."""
     good = table[table["status"] == "complete"]
     if not len(good):  # no method has a rank
@@ -101,6 +105,7 @@ def _seeds(table: pd.DataFrame, untested: Collection[str], seeds_per_trial: int)
         means = ", ".join(f"{method} {with_unit(metric, mean)} (n = {k})" for method, metric, mean, k in rows)
         return f"{closed}: ranked by mean validation scores over the new seeds, {means}."
     if n == 0:
+        seeds_per_trial = entries[0].plan.settings.seeds_per_trial
         of = "of one seed" if seeds_per_trial == 1 else f"means over {seeds_per_trial} seeds"
         return f"{closed}: ranked by validation scores, {of}."
     if n == 1:
@@ -110,14 +115,21 @@ def _seeds(table: pd.DataFrame, untested: Collection[str], seeds_per_trial: int)
     tested = good[(good["common"] > 1) & ~good["method"].isin(list(untested))]
     if not len(tested):
         return tie
-    close = [str(method) for method in tested["method"][~(tested["p_holm"] < LEVEL)]]
+    lines = {line.label: line for line in compared(entries)}
+    smaller = not entries[0].larger
+    worse, better = (
+        [str(method) for method in tested["method"] if lines[method].is_behind(smaller=losing)]
+        for losing in (smaller, not smaller)  # the first one may be behind over the seeds that both have
+    )
+    close = [str(method) for method in tested["method"] if method not in {*worse, *better}]
     seeds = " to ".join(map(str, sorted({tested["common"].min(), tested["common"].max()})))
     test: Test = table["p_test"].iloc[0]
     how = f"{TESTS[test]} over {seeds} seeds, {TEST_SEEDS[test]}, on the same partition in each"
     how += ", p corrected for all pairs of methods (Holm)" if len(good) > 2 else ""
     first = good["method"].iloc[0]
-    told = f"{'not ' * bool(close)}told apart from {first}: {', '.join(close or tested['method'])}"
-    return f"Differences to the first: {how}; at 5 % {told}. {tie}".rstrip()
+    told = [f"{'not ' * bool(close)}told apart from {first}: {', '.join(close or worse)}"] if close or worse else []
+    told += [f"better than {first} over the seeds that both have: {', '.join(better)}"] if better else []
+    return f"Differences to the first: {how}; at 5 % {'; '.join(told)}. {tie}".rstrip()
 
 
 def _parts(table: pd.DataFrame) -> str:

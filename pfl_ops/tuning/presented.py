@@ -11,6 +11,7 @@ from pfl_ops.errors import count, sentence
 from pfl_ops.tracking import Run, notes, questions
 from pfl_ops.tuning.begin import PreparedStudy
 from pfl_ops.tuning.objective import Objective
+from pfl_ops.units import part_of
 
 if TYPE_CHECKING:
     from pfl_ops.tuning.study import Study
@@ -60,7 +61,10 @@ def end(parent: Run, study: "Study", view: str) -> None:
         scores |= {key: mean, f"{key}/std": math.nan if std is None else std}
     counts = {"score/n": float(len(tested)), "score/trials": float(len(study.table))}
     parent.set_metrics(len(study.table) + len(tested), {**study.values, **scores, **counts})
-    test = ", ".join(f"`{key}` {m:.4f}{'' if s is None else f' ± {s:.4f}'}" for key, (m, s) in found.items())
+    test = ", ".join(
+        f"`{key}` {m:.4f}{'' if s is None else f' ± {s:.4f}'}{part_of(int(tested[key].count()), len(tested))}"
+        for key, (m, s) in found.items()
+    )
     text = f"Tested with {count(len(tested), 'seed')}: {test}." if found else ""
     if study.diverged:
         text = "Test runs diverged: " + "; ".join(f"seed {seed} {how}" for seed, how in study.diverged.items()) + "."

@@ -21,6 +21,7 @@ from pfl_ops.spaces import Point, Space
 from pfl_ops.tuning import study_storage as study_storages
 from pfl_ops.tuning.objective import Objective
 from pfl_ops.tuning.parts import SCORES, STDS
+from pfl_ops.tuning.samplers import DecimalSampler
 from pfl_ops.tuning.settings import RANDOM_START
 from pfl_ops.tuning.study_storage import DIVERGED, ERROR, NOTE, PARTS, ROUNDS, STANDARD_ERRORS, SUMMANDS, StudyStorage
 
@@ -68,7 +69,7 @@ class Search:
         self.study = optuna.load_study(
             study_name=study_storage.name,
             storage=study_storage.store,
-            sampler=sampler,
+            sampler=DecimalSampler(sampler),
             pruner=optuna.pruners.NopPruner(),
         )
 

@@ -241,7 +241,7 @@ class Settings:
             return ""
         return (
             f"a trial's scores at L2 are those of the last round's cohort, {self.scored_share:.3g} of the clients, the "
-            "same in all trials of a seed; tests score all clients"
+            "same in all trials of a seed; tests score absent clients too"
         )
 
     @property

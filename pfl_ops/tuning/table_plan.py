@@ -15,6 +15,7 @@ from pfl_ops.section import check_last_seed
 from pfl_ops.spaces import Axes, Point, grid_points
 from pfl_ops.spaces.space import short
 from pfl_ops.tuning.environments import Environment
+from pfl_ops.tuning.samplers import DecimalSampler
 from pfl_ops.tuning.settings import Settings
 from pfl_ops.tuning.study_storage import StudyStorage
 from pfl_ops.tuning.tested import tested_key
@@ -169,7 +170,7 @@ def sample(settings: Settings, number: int) -> list[Point]:
     for point in space.first:
         _add(found, dict(point), settings)
     study = StudyStorage("sample", InMemoryStorage(), settings.objective).study
-    study.sampler = optuna.samplers.RandomSampler(settings.experiment.seed)
+    study.sampler = DecimalSampler(optuna.samplers.RandomSampler(settings.experiment.seed))
     drawn: set[str] = set()  # an experiment takes far longer than a draw
     for _ in range(DRAWS * number):
         if len(found) >= number:

@@ -2,6 +2,7 @@
 
 import doctest
 import math
+import re
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -324,7 +325,7 @@ def test_clients_that_are_drawn_to_be_scored_are_a_note():
     few = entries[0].plan.settings.experiment.override({"participation.share": 0.25})
     goal = Objective(("val/L2/acc",), ("max",))
     entries[0].plan.settings = replace(entries[0].plan.settings, experiment=few, objective=goal)
-    assert leaderboard_notes._cohorts(entries).endswith("Tests score the drawn clients.")
+    assert leaderboard_notes._cohorts(entries).endswith("Tests score absent clients too.")
 
 
 def test_test_samples_that_are_trained_on_are_a_note():
@@ -379,7 +380,7 @@ def test_validation_scores_of_other_clients_give_no_rank():
     assert "not ranked after" in tables.leaderboard(table, "b").title
     one = entry("toy", 0.8, {0: 0.5})
     one.plan.settings = entries[0].plan.settings
-    assert leaderboard.leaderboard([one, entries[1]])["rank"][0] == 1  # tests score all clients
+    assert leaderboard.leaderboard([one, entries[1]])["rank"][0] == 1  # tests score absent clients too
 
 
 def test_validation_scores_of_several_seeds_are_told_as_such():
@@ -488,6 +489,17 @@ def test_choice_changed_after_a_test_has_no_p(method):
     assert any(note.startswith(f"Without a p value: the choice of {name} was changed after a test") for note in notes)
     assert any(note.endswith("at 5 % told apart from toy: late.") for note in notes) == (method == 1)
     assert any("fixed before" in note for note in notes) == (method == 1)
+
+
+def test_method_that_is_better_over_common_seeds_is_named_so():
+    """toy is first by two seeds that late lacks: 0.6433 to 0.61575. late is 0.1, 0.101, 0.1 and 0.102 above it."""
+    first = {0: 0.5, 1: 0.51, 2: 0.52, 3: 0.53}
+    late = {seed: score + d for (seed, score), d in zip(first.items(), (0.1, 0.101, 0.1, 0.102), strict=True)}
+    entries = [entry("toy", 0.9, {**first, 4: 0.9, 5: 0.9}), entry("late", 0.5, late)]
+    table = leaderboard.leaderboard(entries)
+    assert table["method"][0] == "toy" and table["p_holm"][1] < 0.001 and table["difference"][1] > 0
+    (note,) = [n for n in leaderboard_notes.notes(entries, table) if n.startswith("Differences")]
+    assert note.endswith("; at 5 % better than toy over the seeds that both have: late.")
 
 
 def changed(one, **settings):
@@ -643,6 +655,21 @@ def test_a_study_s_own_run_has_no_score_of_an_earlier_choice():
         tested = not diverged
         assert shown["val/L1/acc"] == values["val/L1/acc"] and shown["score/n"] == 2 * tested
         assert math.isfinite(shown["score/acc"]) == math.isfinite(shown["score/acc/std"]) == tested
+
+
+def test_note_of_a_study_says_how_many_tests_have_a_score():
+    """The second test run has no client to score."""
+    notes = []
+    parent = SimpleNamespace(set_metrics=lambda step, metrics: None, note=notes.append)
+    experiment = toy()
+    without = final(experiment.repetition(1), "b")
+    without.final.clear()
+    study = Study(
+        "one", None, Objective(("val/L1/acc",), ("max",)), {"algorithm.x": 0.5}, 0, {"val/L1/acc": 0.5}, experiment,
+        pd.DataFrame({"trial": [0], "val/L1/acc": [0.5]}), finals=[final(experiment, "a"), without],
+    )  # fmt: skip
+    presented.end(parent, study, "trials")
+    assert re.search(r"Tested with 2 seeds: `score/acc` [0-9.]+ \(1 of 2\)", notes[0])
 
 
 def test_a_study_s_own_run_gets_its_numbers_if_they_can_be_ranked():

@@ -12,14 +12,18 @@ from pfl_ops.tuning.settings import Settings
 from pfl_ops.tuning.study import Study
 
 
+@pytest.mark.parametrize("scored", [None, 5])
 @pytest.mark.parametrize(
     ("method", "share", "told"),
     [("fedavg_ft", 0.3, "0.3 of the clients"), ("fedavg_ft", 1.0, ""), ("fedavg", 0.3, "")],
 )
-def test_the_clients_behind_a_score_at_l2_are_told(method, share, told):
-    """The last round's L2 is its cohort's: absent clients are trained for it in tests alone."""
-    note = Settings.of(Experiment.of(method, participation=share)).cohort_note
-    assert told in note and bool(note) == bool(told)
+def test_the_clients_behind_a_score_at_l2_are_told(method, share, told, scored):
+    """The last round's L2 is its cohort's: absent clients are trained for it in tests alone. Tests do not score all
+    clients if these are drawn."""
+    experiment = Experiment.of(method, participation=share).override({"evaluation.clients": scored})
+    note = Settings.of(experiment).cohort_note
+    assert told in note and note.endswith("; tests score absent clients too" if told else "")
+    assert bool(note) == bool(told)
 
 
 def test_the_better_direction_is_known(experiment):

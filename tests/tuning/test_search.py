@@ -57,6 +57,25 @@ def test_values_stand_at_their_round_and_the_last_one_counts(made):
     assert (trial.state, trial.value, trial.user_attrs["rounds"]) == (TrialState.COMPLETE, 0.4, 9)
 
 
+def test_stepped_values_are_drawn_in_decimals(tmp_path):
+    """0.1 + 2 x 0.1 is 0.30000000000000004, which is another experiment than 0.3. After three trials TPE draws.
+
+    A trial that an earlier version drew goes on with its value.
+    """
+    space = spaces.parse("".join(f"algorithm.{name}: {{float: [0.1, 0.9], step: 0.1}}\n" for name in "xy"))
+    study_storage = StudyStorage("s", study_database.storage(str(tmp_path / "s.log")), ONE)
+    study_storage.study.enqueue_trial({"algorithm.x": 0.1 + 2 * 0.1, "algorithm.y": 0.7})
+    search = Search(study_storage, space, ONE, rounds=1, seed=0, random_start=3)
+    assert search.ask()[1] == {"algorithm.x": 0.30000000000000004, "algorithm.y": 0.7}
+    drawn = set()
+    for _ in range(40):
+        trial, point = search.ask()
+        end(search, trial, 1, val_L1_acc=0.5)
+        assert study_storages.point_of(study_storage.study.trials[-1]) == point
+        drawn |= set(point.values())
+    assert drawn == {i / 10 for i in range(1, 10)}
+
+
 def test_reports_that_follow_at_once_are_noted_later_and_none_is_lost(made, monkeypatch):
     """Values are recorded at once: the picture of a study that is cut short has them all."""
     now = [100.0]
