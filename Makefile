@@ -57,6 +57,7 @@ results: $(STAMP) ## run what docs/results lacks, its undecided claims for HOURS
 	$(BIN)/pfl-ops reproduce fedpg/table1 --only 'cifar10/{local,fedavg,fedprox,apfl,pfedme,ditto,fedamp,fedfomo,fedrep,fedrod,splitgp,fedmgda_plus}' --scale small --repetitions 9 --results docs/results
 	$(BIN)/pfl-ops reproduce fedpg/table1 --only 'cifar10/{fedpg,s_fedpg,splitgp,fedrod,fedpg_1.0,fedamp,local}' --scale small --repetitions 12 --results docs/results
 	$(BIN)/pfl-ops reproduce fedavg2rep/table4 --scale small --repetitions 3 --results docs/results
+	$(BIN)/pfl-ops reproduce fedas/table3 --scale small --repetitions 2 --results docs/results
 	$(BIN)/pfl-ops reproduce fedas/table4 --scale small --repetitions 5 --results docs/results
 	$(BIN)/pfl-ops reproduce fedas/fig3a fedas/fig3b fedas/fig4a fedas/fig4b fedas/fig6a fedas/fig6b fedas/fig7 --scale small --repetitions 5 --results docs/results
 	$(BIN)/pfl-ops reproduce niid_bench/label_skew --only 'mnist/{iid,dir05}/*' --scale small --results docs/results
