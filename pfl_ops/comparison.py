@@ -36,8 +36,8 @@ class Line:
         runs: by seed.
         settings: others in which it differs from lines of other methods, in words.
         difference: to the group's first line over common seeds, in the metric's tracked unit, with p after Holm's
-            correction for all pairs of the group; None: it is the first itself, or has no value. Without p if the two
-            differ in more than what is compared, see `fairness.differing`.
+            correction for all pairs of the group; None: it is the first itself, or has no value. Without p and
+            interval if the two differ in more than what is compared, see `fairness.differing`.
         diverged: repetitions whose training diverged, "seed 2 diverged at round 7, lr 0.4". Then it has no values, no
             curves and no rounds to a target: the mean of the other seeds would be too high.
         single_p: p of that difference before the correction; None where it has none.
@@ -136,8 +136,8 @@ def ordered(
         paired if test == "t" else anytime,
         lambda i, j: alike(valued[i][0], valued[j][0]),
     )
-    others = [
-        replace(line, difference=replace(found, p=p), single_p=None if p is None else found.p)
-        for (line, _), (found, p) in zip(valued[1:], tests, strict=True)
-    ]
+    others = []
+    for (line, _), (found, p) in zip(valued[1:], tests, strict=True):
+        kept = replace(found, low=None, high=None, p=None) if p is None else replace(found, p=p)
+        others.append(replace(line, difference=kept, single_p=None if p is None else found.p))
     return (*(line for line, _ in valued[:1]), *others, *(line for line, found in each if not found))

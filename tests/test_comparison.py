@@ -48,6 +48,8 @@ def test_lines_that_are_not_alike_have_no_p_value_and_do_not_count() -> None:
     lines = [line("first", FIRST), line("second", SECOND), line("third", THIRD)]
     found = ordered(lines, values, "t", alike=lambda a, b: "second" not in (a.label, b.label))
     assert found[1].difference.p is None and found[1].single_p is None and found[1].difference.difference < 0
+    assert found[1].difference.low is None and found[1].difference.high is None  # which would be a test as well
+    assert found[2].difference.low == paired(THIRD, FIRST).low is not None
     assert found[2].difference.p == found[2].single_p == paired(THIRD, FIRST).p
 
 
