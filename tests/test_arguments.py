@@ -62,6 +62,30 @@ def test_public_function_refuses_a_name_as_experiment(function: Any) -> None:
         assert str(caught.value) == line
 
 
+@pytest.mark.parametrize(
+    ("given", "got"),
+    [
+        (["aa"], "a value of type list"),
+        (Experiment, "the class Experiment"),
+        (None, "nothing"),
+        ({"data": 1}, "a value of type dict"),
+    ],
+)
+def test_what_is_no_experiment_is_refused(given: Any, got: str) -> None:
+    for function in (run, tune, repeat):
+        with pytest.raises(ArgumentError) as caught:
+            function(given)
+        name = function.__name__
+        assert str(caught.value) == f"{name}() takes an Experiment, got {got}: {name}(Experiment.of(...))"
+
+
+def test_benchmark_refuses_one_experiment() -> None:
+    with pytest.raises(
+        ArgumentError, match=r"benchmark\(\) takes Experiments, got a value of type Experiment: benchmark\(\["
+    ):
+        benchmark(Experiment.of("fedavg"))
+
+
 def test_benchmark_refuses_names_as_experiments() -> None:
     line = "benchmark() takes Experiments, got 'ditto': benchmark([Experiment.of(\"ditto\", ...), ...])"
     for given in (["ditto", "fedavg"], "ditto", [Experiment.of("fedavg"), "ditto"]):

@@ -14,11 +14,11 @@ T = TypeVar("T")
 
 
 class ArgumentError(PflOpsError, TypeError):
-    """A keyword argument that does not exist, or a name in place of an experiment."""
+    """A keyword argument that does not exist, or something else in place of an experiment."""
 
 
 def checked(function: Callable[P, T]) -> Callable[P, T]:
-    """Decorator: raise `ArgumentError` for a keyword that the function does not have, or a name as an experiment.
+    """Decorator: raise `ArgumentError` for a keyword that the function does not have, or what is no experiment.
 
     >>> @checked
     ... def load(data_dir=None): ...
@@ -50,14 +50,28 @@ def checked(function: Callable[P, T]) -> Callable[P, T]:
 
 
 def _check_experiments(function: str, argument: str, given: Any) -> None:
-    """Refuse names of methods in place of experiments."""
+    """Refuse all but experiments: names of methods, say, or a list where one is asked for."""
+    from pfl_ops.config.experiment import Experiment
+
     several = argument == "experiments"
-    for one in given if several and isinstance(given, (list, tuple)) else [given]:
-        if isinstance(one, str):
-            right = f'Experiment.of("{echo(one)}", ...)'
-            right = f"[{right}, ...]" if several else right
-            wanted = "Experiments" if several else "an Experiment"
-            raise ArgumentError(f"{function}() takes {wanted}, got '{echo(one)}': {function}({right})")
+    listed = several and isinstance(given, (list, tuple))
+    if several and isinstance(given, Iterable) and not (listed or isinstance(given, (str, Experiment))):
+        return  # may be read once only
+    wrong = [one for one in (given if listed else [given]) if several != listed or not isinstance(one, Experiment)]
+    if not wrong:
+        return
+    one = wrong[0]
+    got = f"'{echo(one)}'" if isinstance(one, str) else _kind(one)
+    right = f'Experiment.of("{echo(one)}", ...)' if isinstance(one, str) else "Experiment.of(...)"
+    wanted, right = ("Experiments", f"[{right}, ...]") if several else ("an Experiment", right)
+    raise ArgumentError(f"{function}() takes {wanted}, got {got}: {function}({right})")
+
+
+def _kind(given: object) -> str:
+    """A word or two for something that is no experiment."""
+    if isinstance(given, type):
+        return f"the class {given.__name__}"
+    return "nothing" if given is None else f"a value of type {type(given).__name__}"
 
 
 def _hint(name: str, names: Iterable[str]) -> str:
