@@ -67,7 +67,6 @@ def test_public_function_refuses_a_name_as_experiment(function: Any) -> None:
     [
         (["aa"], "a value of type list"),
         (Experiment, "the class Experiment"),
-        (None, "nothing"),
         ({"data": 1}, "a value of type dict"),
     ],
 )
@@ -77,6 +76,13 @@ def test_what_is_no_experiment_is_refused(given: Any, got: str) -> None:
             function(given)
         name = function.__name__
         assert str(caught.value) == f"{name}() takes an Experiment, got {got}: {name}(Experiment.of(...))"
+
+
+@pytest.mark.parametrize("function", [run, repeat], ids=lambda function: function.__name__)
+def test_no_experiment_is_refused_where_one_is_needed(function: Any) -> None:
+    """`tune` without one goes on with a study."""
+    with pytest.raises(ArgumentError, match=r"takes an Experiment, got nothing: "):
+        function(None)
 
 
 def test_benchmark_refuses_one_experiment() -> None:

@@ -43,7 +43,9 @@ def checked(function: Callable[P, T]) -> Callable[P, T]:
             if name not in names:
                 raise ArgumentError(f"{function.__name__}() has no argument '{echo(name)}'.{_hint(name, names)}")
         if first in ("experiment", "experiments"):
-            _check_experiments(function.__name__, first, args[0] if args else kwargs.get(first))
+            given = args[0] if args else kwargs.get(first)
+            if given is not None or names[first].default is not None:
+                _check_experiments(function.__name__, first, given)
         return function(*args, **kwargs)
 
     return call

@@ -189,8 +189,8 @@ def reading(c: Comparison) -> tuple[str, ...]:
         "Difference to the first: mean over common seeds of the line's value less the first line's, for accuracies in "
         f"percentage points, with its 95 % {INTERVALS[c.test]}, not corrected.",
         f"p: {TEST_DESCRIPTIONS[c.test]}; two-sided, corrected for all pairs of the group (Holm), since the same "
-        "values decide which line is first. There is none if two lines differ in more than what is compared, and none "
-        "of best rounds.",
+        "values decide which line is first. There is neither p nor interval if two lines differ in more than what is "
+        "compared, nor of best rounds.",
         *([SEQUENTIAL] if c.test == "anytime" else []),
         "Best: the first line, if every other line is worse than it over common seeds, with p below 0.05. Otherwise it "
         "is the highest, or the lowest: of the means over all seeds that each line has; tied if another line has the "
