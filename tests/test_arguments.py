@@ -65,9 +65,9 @@ def test_public_function_refuses_a_name_as_experiment(function: Any) -> None:
 @pytest.mark.parametrize(
     ("given", "got"),
     [
-        (["aa"], "a value of type list"),
+        (["aa"], "a list"),
         (Experiment, "the class Experiment"),
-        ({"data": 1}, "a value of type dict"),
+        ({"data": 1}, "a dict"),
     ],
 )
 def test_what_is_no_experiment_is_refused(given: Any, got: str) -> None:
@@ -81,14 +81,12 @@ def test_what_is_no_experiment_is_refused(given: Any, got: str) -> None:
 @pytest.mark.parametrize("function", [run, repeat], ids=lambda function: function.__name__)
 def test_no_experiment_is_refused_where_one_is_needed(function: Any) -> None:
     """`tune` without one goes on with a study."""
-    with pytest.raises(ArgumentError, match=r"takes an Experiment, got nothing: "):
+    with pytest.raises(ArgumentError, match=r"takes an Experiment, got None: "):
         function(None)
 
 
 def test_benchmark_refuses_one_experiment() -> None:
-    with pytest.raises(
-        ArgumentError, match=r"benchmark\(\) takes Experiments, got a value of type Experiment: benchmark\(\["
-    ):
+    with pytest.raises(ArgumentError, match=r"benchmark\(\) takes Experiments, got an Experiment: benchmark\(\["):
         benchmark(Experiment.of("fedavg"))
 
 

@@ -23,7 +23,7 @@ REPORTS = Path("reports")
 def experiments_of(
     methods: Sequence[str], flags: Mapping[str, str | None], *, sets: Iterable[str], **given: Any
 ) -> "list[Experiment]":
-    """The experiment of each method, from one command line; the mistakes of all are told together.
+    """The experiment of each method, from one command line; one message has the mistakes of all.
 
     Raises:
         PflOpsError: a method does not exist, or can't be run so; or a setting that only some of the methods have.

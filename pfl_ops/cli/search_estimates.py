@@ -89,7 +89,7 @@ def benchmark_lines(
     Args:
         settings: method -> its study. finals: test runs of each method. notes: as for `study_lines`.
     Raises:
-        PflOpsError: an experiment cannot be run here; the mistakes of all methods are told together.
+        PflOpsError: an experiment cannot be run here; one message has the mistakes of all methods.
     """
     from pfl_ops.federation.loop.estimate import distinct_hints, duration
     from pfl_ops.tuning.budget import affordable, budget_text

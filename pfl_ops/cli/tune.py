@@ -97,7 +97,10 @@ def tune(
         Path | None, _option("--search-space", "What may vary, as YAML.", "the method's own", "FILE|DIR")
     ] = None,
     cpus_per_trial: Annotated[
-        str | None, _option("--cpus-per-trial", "CPUs of a trial; auto: as measured.", "1", "NUMBER|auto")
+        str | None,
+        _option(
+            "--cpus-per-trial", "CPUs of a trial; auto: as measured.", "1; on a GPU its share of them", "NUMBER|auto"
+        ),
     ] = None,
     gpus_per_trial: Annotated[
         str | None,

@@ -54,26 +54,20 @@ def checked(function: Callable[P, T]) -> Callable[P, T]:
 def _check_experiments(function: str, argument: str, given: Any) -> None:
     """Refuse all but experiments: names of methods, say, or a list where one is asked for."""
     from pfl_ops.config.experiment import Experiment
+    from pfl_ops.federation.misuse import kind
 
     several = argument == "experiments"
-    listed = several and isinstance(given, (list, tuple))
-    if several and isinstance(given, Iterable) and not (listed or isinstance(given, (str, Experiment))):
-        return  # may be read once only
-    wrong = [one for one in (given if listed else [given]) if several != listed or not isinstance(one, Experiment)]
-    if not wrong:
-        return
-    one = wrong[0]
-    got = f"'{echo(one)}'" if isinstance(one, str) else _kind(one)
-    right = f'Experiment.of("{echo(one)}", ...)' if isinstance(one, str) else "Experiment.of(...)"
-    wanted, right = ("Experiments", f"[{right}, ...]") if several else ("an Experiment", right)
-    raise ArgumentError(f"{function}() takes {wanted}, got {got}: {function}({right})")
-
-
-def _kind(given: object) -> str:
-    """A word or two for something that is no experiment."""
-    if isinstance(given, type):
-        return f"the class {given.__name__}"
-    return "nothing" if given is None else f"a value of type {type(given).__name__}"
+    if several and isinstance(given, (list, tuple)):
+        wrong = [one for one in given if not isinstance(one, Experiment)]
+    else:
+        wrong = [] if isinstance(given, Experiment) and not several else [given]
+    for one in wrong[:1]:
+        name = f'"{echo(one)}", ' if isinstance(one, str) else ""
+        got = f"'{echo(one)}'" if name else f"the class {one.__name__}" if isinstance(one, type) else kind(one)
+        wanted, right = "an Experiment", f"Experiment.of({name}...)"
+        if several:
+            wanted, right = "Experiments", f"[{right}, ...]"
+        raise ArgumentError(f"{function}() takes {wanted}, got {got}: {function}({right})")
 
 
 def _hint(name: str, names: Iterable[str]) -> str:

@@ -32,7 +32,7 @@ def settings_of(
     begun: Mapping[str, Settings] = {},
     seeds_per_trial: int | None = None,
 ) -> dict[str, Settings]:
-    """The settings of each method's study; the mistakes of all methods are told together.
+    """The settings of each method's study; one message has the mistakes of all methods.
 
     The spaces have a common part (`spaces.share`), unless `space` is one for all, or a folder without common.yaml.
 

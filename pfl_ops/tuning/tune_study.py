@@ -116,7 +116,8 @@ def tune(
             evaluation.global_every (the default for one metric); "paired" stops trials of several runs between two of
             them (see `paired`); "none" runs all to the end.
         cpus_per_trial, gpus_per_trial, concurrency: see `ResourceRequest`. None: one CPU, and if this machine has a GPU
-            the share of it that is measured to be the best. A resumed study keeps what was measured for it.
+            the share of it that is measured to be the best, with as large a share of the cores. A resumed
+            study keeps what was measured for it.
         storage: of the study, see `study_database.storage`; none: studies.db in the work folder.
         name: of the study; none: <algorithm>-<dataset>-<partition>-<hash>.
         resume: go on with a study that exists. One that has all its trials is read without this.
