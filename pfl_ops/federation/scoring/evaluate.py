@@ -111,6 +111,8 @@ class Scorer:
             drawn = rng.generator(seed, "evaluation/clients").choice(self.n_clients, wanted, replace=False)
             everyone = np.sort(drawn)
         self.clients = torch.from_numpy(everyone)
+        self._is_scored = torch.zeros(self.n_clients, dtype=torch.bool)
+        self._is_scored[self.clients] = True
         self.everything = torch.arange(len(pool), device=feed.device)
         self.subset = self.everything
         wanted_samples = settings.subset
@@ -165,7 +167,8 @@ class Scorer:
             if chunk.clients is None:
                 shown += len(self._shown(full=False).samples)
             else:
-                numbers = chunk.clients.cpu()[torch.isin(chunk.clients.cpu(), self.clients)].numpy()
+                numbers = chunk.clients.cpu()
+                numbers = numbers[self._is_scored[numbers]].numpy()
                 shown += float(self._sizes[numbers].sum()) + len(numbers) * len(self.subset)
         return max(shown, 1.0)
 
@@ -253,7 +256,7 @@ class Scorer:
         """Score a model for each client; return the sum of their right answers on the pool, [n], and their number."""
         assert models.clients is not None
         everyone = models.clients.cpu()
-        rows = torch.isin(everyone, self.clients).nonzero()[:, 0]
+        rows = self._is_scored[everyone].nonzero()[:, 0]
         order = rows[np.argsort(-self._sizes[everyone[rows].numpy()], kind="stable")]
         pool = self.final if full else self.subset
         total, number = torch.zeros(len(pool), dtype=torch.float64, device=self.feed.device), 0
