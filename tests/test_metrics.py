@@ -182,7 +182,7 @@ def test_synthetic_without_own_samples():
 
 
 def test_companions_are_others_nested_and_keyed():
-    for percent, number in ((0, 0), (10, 1), (15, 2), (50, 5), (100, 10)):  # of 10 others; 1.5 is rounded up
+    for percent, number in ((0, 0), (10, 1), (14, 1), (15, 2), (50, 5), (100, 10)):  # of 10; 1.5 is rounded up
         found = companions(3, 11, percent, seed=4)
         assert len(found) == number
         assert 3 not in found

@@ -32,6 +32,29 @@ def test_the_interval_has_all_resamples_of_three_seeds() -> None:
     assert (narrow.low, narrow.high) == (-1, -1)  # the 35 % and 65 % points; 19/27 = 70 % lie at −1
 
 
+def test_quantiles_of_the_interval_by_hand() -> None:
+    """Differences by seed: +2, +2, −3. Without the last seed their sum is 6 (8 of 27 draws), with it once 1 (12 draws),
+    else −4 or −9 (7 draws, 26 %). So the 27 % point lies at τ = 1, the 25 % point at −1.
+    """
+    differences = [[0.0, 0.0, 0.0], [2.0, 2.0, -3.0]]
+    found = agreement([1.0, 2.0], differences, level=0.46)
+    assert (found.tau, found.low, found.high) == (1, 1, 1)
+    wider = agreement([1.0, 2.0], differences, level=0.5)
+    assert (wider.low, wider.high) == (-1, 1)
+
+
+@pytest.mark.parametrize(
+    ("given", "found", "agreeing"),
+    [([1.0, 2.0, 3.0], [5, 3, 4], 1), ([3.0, 1.0, 2.0], [5, 3, 3], 2), ([3.0, 1.0, 2.0], [-1, -4, -2], 3)],
+)
+def test_pairs_in_the_same_order_are_counted(given: list[float], found: list[int], agreeing: int) -> None:
+    """Two that are equal in the found means only do not agree."""
+    assert (agreement(given, [[x] for x in found]).agreeing, agreement(given, [[x] for x in found]).pairs) == (
+        agreeing,
+        3,
+    )
+
+
 def test_an_interval_takes_the_same_seeds_of_all_methods() -> None:
     """The methods move together over the seeds by 10 points, and their order never changes: no width."""
     found = agreement([1.0, 2.0, 3.0], [[0, 10, 20], [1, 11, 21], [2, 12, 22]])

@@ -123,6 +123,7 @@ def test_the_draw_of_clients_and_of_the_subset_hangs_on_the_seed_alone() -> None
 @pytest.mark.parametrize(("n", "expected"), [(200, 200), (201, 200), (230, 200)])
 def test_all_clients_up_to_two_hundred_else_two_hundred(n: int, expected: int) -> None:
     data = clients([[0]] * n, train=[[0]] * n)
+    assert scorer(data=data).clients.unique().tolist() == scorer(data=data).clients.tolist()  # each once, ascending
     assert len(scorer(data=data).clients) == expected
     assert len(scorer(data=data, clients=n).clients) == n, "unless all are asked for"
     assert len(scorer(data=data, clients=n + 50).clients) == n
@@ -271,6 +272,9 @@ def test_a_shared_model_that_is_asked_again_is_not_run_again(monkeypatch: pytest
     changed = s.score([Models(model)], pooled=True, full=True)
     assert len(asked) == 4
     close(changed.local, [0.0, 1 / 3, NONE, 1.0])
+    others = s.score([Models(model, predict=lambda net, w, x: net(w, x).roll(1, -1))], pooled=True, full=True)
+    assert len(asked) == 5  # the same numbers, asked in another way: it says 0
+    close(others.local, [3 / 4, 0.0, NONE, 0.0])
 
 
 @WAYS
