@@ -17,7 +17,7 @@ from pfl_ops.display import tables
 from pfl_ops.errors import PflOpsError
 from pfl_ops.reports import leaderboard as reports
 from pfl_ops.reports.compare import compare
-from pfl_ops.reports.document import Picture
+from pfl_ops.reports.document import Picture, Table
 from pfl_ops.reports.leaderboard import _ranking
 from pfl_ops.results import Result
 from pfl_ops.tracking import Store
@@ -629,6 +629,39 @@ def test_no_picture_of_tests_has_a_method_that_diverged_in_one():
     (drawn,) = [picture.draw() for picture in made.each(Picture) if picture.name == "local-global"]
     words = {text.get_text() for text in drawn.axes[0].texts}
     assert any("rival" in word for word in words) and not any("toy" in word for word in words)
+
+
+def test_cells_of_the_page_s_tables():
+    """Differences of rival: -0.1, -0.2, -0.3: t = -3.46 with two degrees of freedom, p = 0.074, no difference at 5 %;
+    beside late it is doubled. Of late: -0.4, -0.41, -0.39, t = -69. A run sends 32 bytes; one of late has no score.
+    """
+    first = {0: 0.5, 1: 0.6, 2: 0.7}
+    rival, late = (
+        {seed: first[seed] + d for seed, d in enumerate(ds)} for ds in ((-0.1, -0.2, -0.3), (-0.4, -0.41, -0.39))
+    )
+    entries = [entry("late", 0.7, {**late, 3: math.nan}), entry("rival", 0.8, rival), entry("toy", 0.9, first)]
+    table, tests = leaderboard.leaderboard(entries), leaderboard.tests(entries)
+    made = reports.leaderboard("b", table, leaderboard.traces(entries), tests)
+    found = {each.name: each for each in made.each(Table)}
+    ranking = found["leaderboard"]
+    assert ranking.caption.endswith("test: mean ± sample standard deviation over 4 seeds")
+    cells = [row.entries for row in ranking.rows]
+    assert [row[1].text for row in cells] == ["toy", "rival", "late"]
+    assert [row[4].mark for row in cells] == ["best", "", ""] and {row[3].mark for row in cells} == {""}
+    assert [row[9].text for row in cells] == ["", "0.15", "<0.001"] and [row[9].mark for row in cells] == [
+        "",
+        "",
+        "bad",
+    ]
+    assert {row.entries[10].text for row in found["cost"].rows} == {"0.0 MiB"}
+    assert [row.entries[0].text for row in found["seeds"].rows] == ["toy", "rival", "late"]
+    two = _ranking(leaderboard.leaderboard(entries[1:]), ()).rows[1].entries[9]
+    assert (two.text, two.mark) == ("0.074", "")
+    once = [entry("toy", 0.9, {0: 0.5}), entry("rival", 0.8, {0: 0.6})]
+    table, tests = leaderboard.leaderboard(once), leaderboard.tests(once)
+    made = reports.leaderboard("b", table, leaderboard.traces(once), tests)
+    found = {each.name: each for each in made.each(Table)}
+    assert found["leaderboard"].caption.endswith("test: one seed") and "seeds" not in found
 
 
 def test_chosen_settings_have_all_digits():
