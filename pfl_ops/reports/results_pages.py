@@ -31,6 +31,12 @@ AT_REDUCED = (
     "At small there are fewer clients, images and rounds than in the paper: a verdict is about that setting, and is no "
     "verdict on the paper."
 )
+ASSUMED = (
+    "A value that a paper does not state is our assumption, at every scale. The page of a suite names these settings: "
+    "its verdicts are about our values of them."
+)
+NOT_NAMED = ("evaluation.", "repetitions", "seed")
+"""Starts of the paths of settings that are no part of what is trained: the scoring and the seeds."""
 IN_PART = (
     "1 of 4 run: of a claim with four instances one was run, and n is of its cells. Such a claim may be decided: one "
     "instance refutes what is said of all."
@@ -120,6 +126,22 @@ def _first(run: SuiteRun) -> Iterator[PageBlock]:
         f"{count(len(each), 'run')} of {of}{by}{under}: `{file_name(run.suite, run.scale)}.csv`. Settings, "
         f"departures from the paper and figures are on the page that `{run.command}` writes."
     )
+    if paths := _assumptions(run):
+        yield Text(
+            f"The paper states no value of {count(len(paths), 'setting')} of these cells. Their values are assumptions "
+            f"of ours: {', '.join(f'`{path}`' for path in paths)}."
+        )
+
+
+def _assumptions(run: SuiteRun) -> list[str]:
+    """Return the paths of the settings of a run's cells whose value at full the paper does not state."""
+    found = {
+        path
+        for name in run.outcomes
+        for path, source in run.suite.sources_of(run.suite.cell(name)).items()
+        if source and source.kind == "assumption" and not path.startswith(NOT_NAMED)
+    }
+    return sorted(found)
 
 
 def _outdated(runs: int) -> Iterator[PageBlock]:
@@ -180,7 +202,7 @@ def _counts(found: Sequence[SuiteRun], all_suites: Sequence[Suite]) -> Iterator[
         f"here;{apart} of the other {total - len(judged) - only_run - parts} nothing is known."
     )
     heads = ("scale", "", "hold", "do not hold", "undecided")
-    notes: tuple[str, ...] = ("Derived: worked out from the paper's numbers, or with a threshold of ours.",)
+    notes: tuple[str, ...] = ("Derived: worked out from the paper's numbers, or with a threshold of ours.", ASSUMED)
     if any(one.scale in REDUCED for one in found if one.suite.claims):
         notes += (AT_REDUCED,)
     if rows:
@@ -223,10 +245,9 @@ def _main(found: Sequence[SuiteRun], all_suites: Sequence[Suite]) -> Iterator[Pa
 
 
 def _known(run: SuiteRun, claim: verdicts.ClaimSummary) -> tuple[int, int]:
-    """Order of runs of a suite by what they say of a claim: judged, then in part, then nothing; then by scale."""
-    if claim.ours in ("not run", "not judged"):
-        return 0, SCALES.index(run.scale)
-    return 1 if _in_part(claim) else 2, SCALES.index(run.scale)
+    """Order of runs of a suite by what they say of a claim: judged, in part, not judged, not run; then by scale."""
+    place = {"not run": 0, "not judged": 1}.get(claim.ours, 2 if _in_part(claim) else 3)
+    return place, SCALES.index(run.scale)
 
 
 def _main_claim(run: SuiteRun, claim: verdicts.ClaimSummary) -> Row:

@@ -203,6 +203,32 @@ def test_main_claims_stand_first_each_at_the_largest_scale_that_judged_it(tmp_pa
     assert "Main claims" not in results_pages.write(tmp_path, results_files.read(tmp_path, [TOY]), [TOY]).read_text()
 
 
+def test_main_claims_that_were_run_and_not_judged_are_not_called_not_run(tmp_path: Path) -> None:
+    """Local training gives one answer in all three seeds at small; nothing was run at full."""
+    claim = replace(TOY.claims[0], main=True)
+    suite = replace(TOY, measures=TOY.measures[:1], published={}, exhibits=(), claims=(claim,))
+
+    def runs(alive: bool) -> list[Result]:
+        pooled = [0.8, 0.81, 0.82] if alive else [0.1] * 3
+        return [Result.of_numbers(i, {f"final/{ACC}": 1.5 + 0.01 * i, f"final/{G}": g}) for i, g in enumerate(pooled)]
+
+    each = {f"{env}/{method}": runs(method == "fedavg") for env in ("iid", "path") for method in ("fedavg", "local")}
+    results_files.write(tmp_path, suite, "small", each)
+    page = results_pages.write(tmp_path, results_files.read(tmp_path, [suite]), [suite]).read_text()
+    assert main_claims(page) == [["[toy/table1](toy-table1-small.md)", "– not judged", "small", "–", "–", "–"]]
+
+
+def test_pages_name_the_settings_that_the_paper_does_not_state(tmp_path: Path, outcomes) -> None:
+    """Toy: all are assumed but the rounds, FLIU's rate and the epochs; scoring and seeds are not named."""
+    results_files.write(tmp_path, TOY, "small", outcomes)
+    overview = results_pages.write(tmp_path, results_files.read(tmp_path, [TOY]), [TOY])
+    assert "A value that a paper does not state is our assumption, at every scale." in overview.read_text()
+    lines = (tmp_path / "toy-table1-small.md").read_text().splitlines()
+    (line,) = [one for one in lines if one.startswith("The paper states no value of ")]
+    assert "`training.lr`" in line and "`partition.kind`" in line and "`training.batch_size`" in line
+    assert not [one for one in ("training.rounds", "training.local_epochs", "evaluation.", "`seed`") if one in line]
+
+
 def main_claims(page: str) -> list[list[str]]:
     """The lines of the table of main claims: suite, status in ours, scale, n, e for and against."""
     table = page.partition("## Main claims")[2].partition("## Suites")[0]

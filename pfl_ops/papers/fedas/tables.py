@@ -85,7 +85,7 @@ def compared(number: int, data: str, least: float, most: float, slips: tuple[Cla
         sources={2: sources.TABLE_2, 3: sources.TABLE_3}[number],
         damage=('Both captions say "Cifar10"; the one with the far lower values is CIFAR-100.',) if number == 2 else (),
         exceptions={"b0.1/p0.6/*": WITH_CURVE},
-        small=Scale(LAST, 2, f"{FEWER}; n = 2, so that 120 cells fit into an hour"),
+        small=Scale(LAST, 2, f"{FEWER}; n = 2, for the suite has 156 cells"),
     )  # fmt: skip
 
 
