@@ -1,0 +1,142 @@
+"""docs/reproduced.md has the means of the kept results in its tables, and the papers' numbers beside them."""
+
+import re
+from collections.abc import Sequence
+
+import pandas as pd
+import pytest
+from documents import ROOT
+
+PAGE = (ROOT / "docs" / "reproduced.md").read_text(encoding="utf-8")
+TEXT = " ".join(PAGE.split())
+PUBLISHED = ROOT / "pfl_ops" / "papers" / "published"
+P, L1, G = "test/P", "test/L1/local", "test/G/local/mean"
+FEDPG_KEYS = (f"{P}/local/mean", f"{P}/synthetic_50/mean", f"{P}/synthetic_100/mean", G)
+TRAINED, FEDAVG2REP = "test/L2/local/mean", "test/G/global/mean"
+HALF_A_TENTH = 0.0501
+FEDPG_1 = {
+    "Local": "local", "FedAvg": "fedavg", "APFL": "apfl", "FedROD": "fedrod", "SplitGP": "splitgp",
+    "FedPG": "fedpg", "S-FedPG": "s_fedpg", "FedPG, γ = 1": "fedpg_1.0",
+}  # fmt: skip
+FEDPG_2 = {
+    "FedPG": "fedpg", "M1, mean direction": "m1", "M2, no fair objective": "m2", "M3, no drift": "m3",
+    "M4, absent clients forgotten": "m4",
+}  # fmt: skip
+FEDAS_4 = {
+    "FedPer: neither part": "none", "PA, alignment alone": "pa", "CS, Fisher weights alone": "cs",
+    "FedAS: both": "both",
+}  # fmt: skip
+
+
+def rows(title: str) -> dict[str, list[str]]:
+    """The lines of the tables of a section: their first entry, and the others."""
+    section = PAGE.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
+    entries = [
+        [cell.strip() for cell in line.strip("|").split(" | ")] for line in section.splitlines() if line[:1] == "|"
+    ]
+    return {first.strip("| "): [cell.strip("| ") for cell in others] for first, *others in entries}
+
+
+def kept(name: str, first: int | None = None) -> pd.DataFrame:
+    """Means of a file of kept results by cell; `first`: of so many seeds."""
+    found = pd.read_csv(ROOT / "docs" / "results" / f"{name}.csv")
+    found = found if first is None else found[found.seed < first]
+    numbers = found.drop(columns=["seed", "setting", "commit", "torch"]).set_index("cell")
+    means = numbers.apply(pd.to_numeric, errors="coerce").groupby(level=0).mean()
+    return means.assign(n=found.groupby("cell").size())
+
+
+def published(*names: str) -> dict[tuple[str, str], float]:
+    """The papers' numbers by cell and key."""
+    found = pd.concat([pd.read_csv(PUBLISHED / f"{name}.csv", comment="#") for name in names])
+    return {(cell, key): value for cell, key, value in zip(found.cell, found.key, found.value, strict=True)}
+
+
+def numbers(text: str) -> list[float]:
+    """The numbers of an entry, without those in brackets and after a sign of ±."""
+    return [float(one) for one in re.findall(r"-?\d+(?:\.\d+)?", re.sub(r"\(.*?\)|± [\d.]+|\|.*", "", text))]
+
+
+def beside(text: str) -> list[float]:
+    """The numbers in brackets."""
+    return [float(one) for one in re.findall(r"\d+(?:\.\d+)?", "".join(re.findall(r"\((.*?)\)", text)))]
+
+
+def same(shown: Sequence[float], means: Sequence[float]) -> bool:
+    """True if each shown number is its mean, rounded to a tenth."""
+    return len(shown) == len(means) and all(abs(a - b) < HALF_A_TENTH for a, b in zip(shown, means, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("title", "name", "labels", "sets"),
+    [
+        ("FedPG, Table 1 at small", "fedpg-table1-small", FEDPG_1, ("fmnist", "cifar10", "cifar100")),
+        ("FedPG, Table 2 at small", "fedpg-table2-small", FEDPG_2, ("fmnist", "cifar10")),
+    ],
+)
+def test_tables_of_fedpg(title: str, name: str, labels: dict[str, str], sets: tuple[str, ...]) -> None:
+    means, paper, table = kept(name), published("fedpg_table1"), rows(title)
+    for label, method in labels.items():
+        *entries, seeds = table[label]
+        cells = [f"{data}/{method}" for data in sets]
+        assert {int(n) for n in numbers(seeds)} == {int(means.n[cell]) for cell in cells}, label
+        for entry, key in zip(entries, FEDPG_KEYS, strict=True):
+            assert same(numbers(entry), [100 * means[key][cell] for cell in cells]), (label, key)
+            if theirs := beside(entry):
+                assert same(theirs, [100 * paper[cell, key] for cell in cells]), (label, key)
+
+
+def test_table_of_fedavg2rep() -> None:
+    means, table = kept("fedavg2rep-table4-small"), rows("FedAvg2Rep, Table 4 at small")
+    paper = published("fedavg2rep_table3", "fedavg2rep_table4")
+    for label in ("FedAvg", "FedRep", "FedAvg2Rep"):
+        for entry, classes in zip(table[label], (1, 5, 10, 50), strict=True):
+            cells = [f"nc{classes}/j{steps}/{label.lower()}" for steps in (4, 8, 16)]
+            assert same(numbers(entry), [means[FEDAVG2REP][cell] for cell in cells]), (label, classes)
+            assert same(beside(entry), [paper[cell, FEDAVG2REP] for cell in cells]), (label, classes)
+
+
+def test_table_3_of_fedas() -> None:
+    """The best mean of the ten methods that the paper has, and FedAS' place among them."""
+    means, paper, table = (
+        kept("fedas-table3-small")[TRAINED],
+        published("fedas_table3"),
+        rows("FedAS, Table 3 at small"),
+    )
+    methods = sorted({cell.rpartition("/")[2] for cell, _ in paper})
+    assert len(methods) == 10
+    ahead = 0
+    for beta in ("0.1", "0.3", "0.5"):
+        for entry, share in zip(table[f"β = {beta}"], ("0.2", "0.4", "0.6", "1"), strict=True):
+            of = pd.Series({one: means[f"b{beta}/p{share}/{one}"] for one in methods})
+            place = int(of.rank(ascending=False)["fedas"])
+            best, number, nth, own = re.fullmatch(r"(\S+) ([\d.]+); (\d)\w\w, ([\d.]+) .*", entry).groups()
+            assert best.lower().replace("-", "_") == of.idxmax() and int(nth) == place
+            assert same([float(number), float(own)], [of.max(), of["fedas"]])
+            assert same(beside(entry), [paper[f"b{beta}/p{share}/fedas", TRAINED]])
+            ahead += len(methods) - place
+    assert f"in {ahead} of 108 comparisons" in TEXT and f"above {ahead} of 108 baselines' numbers" in TEXT
+
+
+def test_table_4_of_fedas() -> None:
+    means, paper, table = (
+        kept("fedas-table4-small")[TRAINED],
+        published("fedas_table4"),
+        rows("FedAS, Table 4 at small"),
+    )
+    for label, method in FEDAS_4.items():
+        for entry, share in zip(table[label], ("0.2", "0.4", "0.6", "1"), strict=True):
+            assert same(numbers(entry), [means[f"p{share}/{method}"]]), (label, share)
+            assert same(beside(entry), [paper[f"p{share}/{method}", TRAINED]]), (label, share)
+
+
+@pytest.mark.parametrize(("figure", "skew"), [(5, "0.3"), (6, "0.7")])
+def test_margins_of_drdm_over_scaffold(figure: int, skew: str) -> None:
+    means = kept(f"drdm-fig{figure}-full")
+    worst, average = (means[f"{L1}/{of}"] for of in ("worst", "mean"))
+    gap = [of[f"s{skew}/drdm"] - of[f"s{skew}/scaffold"] for of in (worst, average)]
+    said = re.search(r"worst client \+([\d.]+) and \+([\d.]+) points, average −([\d.]+) and −([\d.]+)\.", TEXT)
+    assert said is not None
+    first, second, third, fourth = map(float, said.groups())
+    assert same([first, -third] if figure == 5 else [second, -fourth], gap)
+    assert f"{int(means.n.max())}" in TEXT.partition("The margins over SCAFFOLD there, over all ")[2][:20]
