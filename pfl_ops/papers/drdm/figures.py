@@ -39,7 +39,8 @@ def _curves(
         data,
         name=f"drdm/fig{number}",
         title=title,
-        source=f"DRDM, Fig. {number}; its numbers are those of Table {table}",
+        source=f"DRDM, Fig. {number}. Its skews are lost: that they are those of a column of Table {table}, whose "
+        "numbers stand here, is our assumption",
         axes={axis: skew, "method": METHODS},
         measures=(*MEASURES, Measure(target, f"rounds to a worst case of {percent} %", digits=0, better="low")),
         exhibits=(
