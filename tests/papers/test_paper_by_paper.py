@@ -41,6 +41,35 @@ def test_claims_of_each_paper() -> None:
         assert row.split(" | ", 1)[1] == " | ".join((f"{count[paper]}, {derived[paper]}", *decided)) + f"{small} |"
 
 
+WORDS = {"none": 0, "two": 2, "three": 3, "five": 5, "six": 6, "fifteen": 15}
+
+
+@pytest.mark.skipif(not here("mnist"), reason="MNIST is not here, so that rows can't be checked against the suites")
+def test_the_page_of_limits_counts_the_claims_as_the_kept_results_do() -> None:
+    """Claims of which a part was run count where they are decided."""
+    runs = [run for run in results_files.read(ROOT / "docs" / "results", all_suites()) if not run.changes]
+    found = [
+        (run.suite.paper, run.scale in REDUCED, claim.ours in DECIDED, claim.derived)
+        for run in runs for claim in standings(run)
+        if claim.ours in DECIDED or (claim.ours == "undecided" and not claim.not_run)
+    ]  # fmt: skip
+    text = (ROOT / "docs" / "limits.md").read_text(encoding="utf-8")
+    (row,) = [line for line in text.splitlines() if line.startswith("| published claims |")]
+    said = [int(one) if one.isdigit() else WORDS[one] for one in re.findall(
+        r"(\d+|\w+) (?:of 219|of DRDM|of them derived|of FLIU|were judged|of FedPG's|of FedAS'|of FedAvg2Rep's)"
+        r"|which (\w+) (?:are|is) decided", row) for one in one if one]  # fmt: skip
+
+    def count(paper: str = "", small: bool = False, decided: bool | None = True, derived: bool = False) -> int:
+        return sum(
+            of.startswith(paper) and reduced is small and (decided is None or is_decided) and is_derived >= derived
+            for of, reduced, is_decided, is_derived in found
+        )
+
+    at_size = [count(), count("drdm"), count("drdm", derived=True), count("fliu"), count("fliu", derived=True)]
+    at_small = [count(of, True, decided) for of in ("fedpg", "fedas", "fedavg2rep") for decided in (None, True)]
+    assert said == [*at_size, count(decided=None), *at_small]
+
+
 IN_README = {
     "fliu": [("fliu/table1", "On PATH, FLIU's L1 Acc is above FedAvg's")],
     "drdm": [
