@@ -208,6 +208,7 @@ ERRORS = {
     "run flui --dataset mnist": "no algorithm named 'flui'. Did you mean 'fliu'? (pfl-ops list algorithms)",
     "run fliu --dataset mnst": "no dataset named 'mnst'. Did you mean 'mnist'? (pfl-ops list datasets)",
     "run": "an experiment needs algorithm.name",
+    "run ditto,fedavg --dataset mnist": "run takes one method; several are compared by: pfl-ops tune ditto,fedavg",
     "run --set algorithm=fliu": "algorithm is a section, set its fields (as algorithm.name); got 'fliu'",
     "run fliu --rounds 0": "training.rounds (T) must be an integer in [1, 1,000,000], got '0'",
     "run fliu --set training.round=3": "no setting named 'training.round'. Did you mean 'training.rounds'?",

@@ -3,7 +3,6 @@
 import cProfile
 import json
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any

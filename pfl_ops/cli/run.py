@@ -22,7 +22,7 @@ from pfl_ops.cli.options import (
     with_flags,
 )
 from pfl_ops.cli.output import INTERRUPTED, err, out, say
-from pfl_ops.errors import PflOpsError
+from pfl_ops.errors import PflOpsError, echo
 
 if TYPE_CHECKING:
     from pfl_ops.config.experiment import Experiment
@@ -68,6 +68,8 @@ def run(
 
     Defaults are the general ones; a method may recommend others (pfl-ops show NAME).
     """
+    if algorithm and "," in algorithm:
+        raise PflOpsError(f"run takes one method; several are compared by: pfl-ops tune {shlex.quote(echo(algorithm))}")
     experiment = experiment_of(
         algorithm, flags, config=config, preset=preset, sets=sets, plugins=plugin, data_dir=data_dir
     )
