@@ -156,7 +156,9 @@ class _Layout:
             if values and all(map(math.isfinite, values)):
                 apart = tuple(label for axis, label in zip(self.grid.rows, row, strict=True) if axis != axes[-1])
                 tasks = groups.setdefault(apart, {})
-                tasks.setdefault(self._task(number[0]), {})[row] = round(mean_std(values)[0], number[1].digits)
+                tasks.setdefault(self._task(number[0]), {})[row] = round(
+                    mean_std(values)[0], _decimals(number[1], values)
+                )
         for tasks in groups.values():
             means = max(tasks.values(), key=len)
             if len(means) > 1 and len(set(means.values())) > 1:
@@ -206,8 +208,8 @@ def entry(run: SuiteRun, cell: Cell, measure: Measure, best: bool = False) -> Ta
     values = run.values(cell.name, measure)
     if not values:
         return _absent(run, cell, measure, below, note)
-    mean = _moments(values)[0]
-    text = _text(values, measure.digits)
+    mean, digits = _moments(values)[0], _decimals(measure, values)
+    text = _text(values, digits)
     outcome = run.outcomes[cell.name][0]
     if lost := run.lost(cell.name):
         note = f"{note} {lost}: mean of the others.".strip()
@@ -218,7 +220,7 @@ def entry(run: SuiteRun, cell: Cell, measure: Measure, best: bool = False) -> Ta
             note = f"{note} On {run.stand_ins[cell.name]}, which stands in for the paper's data.".strip()
         return TableCell(text, mean, run.link(outcome), "elsewhere", note, below)
     if published and published.value is not None and math.isfinite(mean) and run.scale != "smoke":
-        below = (paper, signed(mean - published.value, measure.digits))
+        below = (paper, signed(mean - published.value, digits))
     return TableCell(text, mean, run.link(outcome), "best" if best else "", note, below)
 
 
@@ -234,10 +236,8 @@ def _absent(run: SuiteRun, cell: Cell, measure: Measure, below: tuple[str, ...],
         values = run.values(cell.name, measure, scale)
         if values:
             note = f"{note} Run at scale {scale} (n = {len(values)}), not at {run.scale}.".strip()
-            outcome = run.elsewhere[scale][cell.name][0]
-            return TableCell(
-                _text(values, measure.digits), _moments(values)[0], run.link(outcome), "elsewhere", note, below
-            )
+            text, outcome = _text(values, _decimals(measure, values)), run.elsewhere[scale][cell.name][0]
+            return TableCell(text, _moments(values)[0], run.link(outcome), "elsewhere", note, below)
     return TableCell(NOT_RUN, mark="missing", note=note, below=below)
 
 
@@ -315,6 +315,11 @@ def signed(value: float, digits: int) -> str:
     """+0.12, −0.12, ±0.00"""
     text = f"{value:+.{digits}f}".replace("-", "−")
     return text if any(digit in text for digit in "123456789") else f"±{text[1:]}"
+
+
+def _decimals(measure: Measure, values: Sequence[float]) -> int:
+    """Decimals of a mean of ours: those of the measure, and one for a mean of several whole numbers."""
+    return measure.digits or int(len(values) > 1)
 
 
 def _moments(values: Sequence[float]) -> tuple[float, float | None]:
