@@ -19,7 +19,7 @@ from pfl_ops.reports.compared import (
     size_of,
     text_of,
 )
-from pfl_ops.reports.compared_notes import best_notes, scored_notes
+from pfl_ops.reports.compared_notes import best_notes, p_notes, scored_notes
 from pfl_ops.reports.numbers import (
     VIEWS,
     chance,
@@ -93,6 +93,11 @@ def show(comparison: Comparison, console: Console, remarks: Console | None = Non
     tested = any(line.difference and line.difference.p is not None for line in comparison.lines)
     if tested and "p" not in droppable[:n]:
         say(console, f"p: {TEST_DESCRIPTIONS[comparison.test]}, corrected for all pairs (Holm)")
+    if "p" not in droppable[:n]:
+        for group in comparison.groups:
+            of = f"{group.title}: " if len(comparison.groups) > 1 else ""
+            for note in p_notes(comparison, group):
+                say(console, of + note)
 
 
 def _columns(c: Comparison, group: Group) -> list[str]:

@@ -9,7 +9,7 @@ from pfl_ops import metrics
 from pfl_ops.comparison import EQUAL, LEVEL, Line, Test
 from pfl_ops.errors import count, sentence
 from pfl_ops.reports.compare import TEST_DESCRIPTIONS, Comparison, Group
-from pfl_ops.reports.compared_notes import best_notes, scored_notes
+from pfl_ops.reports.compared_notes import best_notes, p_notes, scored_notes
 from pfl_ops.reports.compared_pictures import pictures
 from pfl_ops.reports.document import Document, Head, Mark, PageBlock, PageSection, Row, Table, TableCell, Text, anchor
 from pfl_ops.reports.numbers import (
@@ -128,7 +128,7 @@ def summary(c: Comparison) -> pd.DataFrame:
                 row[difference_title(group.metric)] = test.difference * factor
                 row |= {"95 % low": None if test.low is None else test.low * factor}
                 row |= {"95 % high": None if test.high is None else test.high * factor}
-                row |= {"p": test.p, "common seeds": test.n, "test": c.test}
+                row |= {"p": test.p, "common seeds": test.n, "p seeds": test.n_tested, "test": c.test}
             for name, (metric, at) in other_rounds(c, group).items():
                 row |= _moments(name, in_unit(line.values(metric, at), metric))
             if c.target is not None:
@@ -219,7 +219,8 @@ def results(c: Comparison, group: Group, notes: tuple[str, ...] = ()) -> Table:
     at_round = "at the last round" if c.at == "final" else "at each run's best round"
     caption = f"{group.title}: {group.size}, {at_round}, ordered by {title_of(group.metric)}."
     data = c.table[c.table["group"] == group.title]
-    of_group = tuple(map(sentence, (*scored_notes(group), *(best_notes(c, group) if c.at == "best" else ()))))
+    told = (*scored_notes(group), *p_notes(c, group), *(best_notes(c, group) if c.at == "best" else ()))
+    of_group = tuple(map(sentence, told))
     return Table(_name(c, group, "results"), caption, (heads,), tuple(rows), (*notes, *of_group), data)
 
 

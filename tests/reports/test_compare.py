@@ -29,7 +29,7 @@ from pfl_ops.reports import labels as labels_module
 from pfl_ops.reports import numbers as numbers_module
 from pfl_ops.reports.compare import Comparison, Group, compare
 from pfl_ops.reports.compared import ahead, costs, document, reading, results, text_of
-from pfl_ops.reports.compared_notes import OPTIMISTIC, best_notes, scored_notes
+from pfl_ops.reports.compared_notes import OPTIMISTIC, best_notes, p_notes, scored_notes
 from pfl_ops.reports.document import Document, Picture, Table, Text
 from pfl_ops.reports.fairness import BEST_ROUNDS
 from pfl_ops.reports.html import to_html
@@ -136,6 +136,32 @@ def test_a_seed_that_is_missing_ends_the_test(made: Any, shelf: Any) -> None:
     difference = go(shelf(runs), metric="local/mean").lines[1].difference
     assert isinstance(difference, statistics.Sequential) and (difference.n, difference.tested) == (5, 2)
     assert difference.p == pytest.approx(1 / statistics.e_process([0.1, 0.09])[-1]) and difference.low is None
+
+
+def test_seeds_of_p_are_said_where_they_are_fewer(made: Any, shelf: Any) -> None:
+    """fedavg has no seed 2 of 0 to 5, ditto none of the first four; fedprox has all of fliu's. The number of common
+    seeds, 5, stood alone beside p in the table. A t test is over all common seeds."""
+    accs = {"fliu": (0.6, 0.7, 0.8, 0.9, 0.95, 0.96), "fedprox": (0.59, 0.7, 0.79, 0.9, 0.94, 0.96)}
+    accs |= {"fedavg": (0.5, 0.61, 0.0, 0.81, 0.85, 0.855), "ditto": (0, 0, 0, 0, 0.1, 0.12)}
+    runs = [made(m, s, a) for m, some in accs.items() for s, a in enumerate(some) if a]
+    (group,) = (found := go(shelf(runs), metric="local/mean")).groups
+    ends = "the test ends at the first one that a line lacks"
+    told = (
+        f"p of 'fedavg' is over 2 of 5 common seeds: {ends}",
+        f"no p of 'ditto': {ends}, after 0 of 2 common seeds",
+    )
+    assert p_notes(found, group) == told
+    table = found.table.set_index("setting")
+    assert table.loc["fedavg", ["common seeds", "p seeds"]].tolist() == [5, 2]
+    page = results(found, group)
+    assert page.notes[-2:] == tuple(f"{line[0].upper()}{line[1:]}." for line in told)
+    shown = io.StringIO()
+    show(found, Console(file=shown, width=300))
+    assert all(line in shown.getvalue() for line in told)
+    more = [*runs, made("fedprox", 6, 0.5)]
+    (group,) = (found := go(shelf(more), metric="local/mean", test="t")).groups
+    assert p_notes(found, group) == ("p of 'fedprox' is over 6 seeds, those of which both lines have a value",)
+    assert found.table.set_index("setting").loc["fedavg", ["common seeds", "p seeds"]].tolist() == [5, 5]
 
 
 def test_the_best_line_is_told_apart_from_every_other(made: Any, shelf: Any) -> None:
