@@ -69,7 +69,9 @@ def scored_notes(group: Group) -> tuple[str, ...]:
 
 
 def p_notes(c: Comparison, group: Group) -> tuple[str, ...]:
-    """Return a line each on p values of fewer seeds than a line has, and on lines of too few seeds for one."""
+    """Return a line each on p values of fewer seeds than a line has, and on lines or metrics without one."""
+    if metrics.is_neutral(group.metric):
+        return (f"{group.metric} is neither better large nor small: there is no best line, and no p value",)
     few: dict[tuple[int, int], list[str]] = {}
     for line in group.lines:
         test = line.difference

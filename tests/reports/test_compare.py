@@ -28,7 +28,7 @@ from pfl_ops.reports import compared_cards
 from pfl_ops.reports import labels as labels_module
 from pfl_ops.reports import numbers as numbers_module
 from pfl_ops.reports.compare import Comparison, Group, compare
-from pfl_ops.reports.compared import ahead, costs, document, reading, results, text_of
+from pfl_ops.reports.compared import ahead, costs, document, highest, reading, results, text_of
 from pfl_ops.reports.compared_notes import OPTIMISTIC, best_notes, p_notes, scored_notes
 from pfl_ops.reports.document import Document, Picture, Table, Text
 from pfl_ops.reports.fairness import BEST_ROUNDS
@@ -252,6 +252,31 @@ def test_p_is_corrected_for_the_number_of_lines(made: Any, shelf: Any) -> None:
     found = go(shelf(runs), metric="local/mean", test="t")
     once = 1 - 2 * math.sqrt(3) / math.sqrt(14)
     assert [line.difference.p for line in found.lines if line.difference] == pytest.approx([3 * once, 3 * once])
+
+
+@pytest.mark.parametrize("metric", ["train/lr", "best/round", "method/gamma/mean"])
+def test_neutral_metric_has_no_best_line_order_or_p(made: Any, shelf: Any, metric: str) -> None:
+    """fliu was first as "best", p < 0.001, with the smaller rate and with the later best round."""
+    runs = [made(method, seed) for method in ("fliu", "fedavg") for seed in range(5)]
+    for i, run in enumerate(runs):
+        run.metrics[metric] = (9.0 if run.params["algorithm.name"] == "fliu" else 4.0) + 0.01 * (i % 3)
+    if metric == "train/lr":  # the smaller one was called better
+        for run in runs:
+            run.metrics[metric] = 13.0 - run.metrics[metric]
+    (group,) = (found := go(shelf(runs), metric=metric, test="t")).groups
+    first, second = group.lines
+    assert (first.label, second.label) == ("fedavg", "fliu")
+    assert second.difference.n == 5 and second.difference.p is second.difference.low is None
+    assert ahead(found, group, first) == "–"
+    page = results(found, group)
+    assert f"{metric}, in the order of names" in page.caption and highest(found, group, metric) == ()
+    note = f"{metric} is neither better large nor small: there is no best line, and no p value"
+    shown = io.StringIO()
+    show(found, Console(file=shown, width=80))
+    text = " ".join(shown.getvalue().split())
+    assert note in text and "highest" not in text and "lowest" not in text
+    with pytest.raises(PflOpsError, match="neither better large nor small"):
+        go(shelf(runs), metric=metric, target=0.5)
 
 
 def test_smaller_is_better_where_it_is(made: Any, shelf: Any) -> None:
