@@ -116,12 +116,14 @@ def ordered(
     test: Test,
     *,
     smaller: bool = False,
+    ranked: bool = True,
     alike: Callable[[Line, Line], bool] = lambda a, b: True,
 ) -> tuple[Line, ...]:
     """Return the lines by their means, the best first, with their differences to the first; those without values last.
 
     Args:
         values: of a line, those that decide. smaller: True: the smallest mean is the best.
+        ranked: False: no mean is better than another one. Lines are in the order of their labels, without a test.
         test: of the differences: "anytime" (seeds may be added after a look) or "t" (n fixed before the runs).
         alike: True if a test of two lines says something of what is compared.
     """
@@ -129,12 +131,12 @@ def ordered(
     sign = 1 if smaller else -1
     valued = sorted(
         ((line, found) for line, found in each if found),
-        key=lambda pair: sign * round(mean_std(pair[1].values())[0], EQUAL),
+        key=lambda pair: (sign * round(mean_std(pair[1].values())[0], EQUAL), "") if ranked else (0.0, pair[0].label),
     )
     tests = to_the_first(
         [found for _, found in valued],
         paired if test == "t" else anytime,
-        lambda i, j: alike(valued[i][0], valued[j][0]),
+        lambda i, j: ranked and alike(valued[i][0], valued[j][0]),
     )
     others = []
     for (line, _), (found, p) in zip(valued[1:], tests, strict=True):

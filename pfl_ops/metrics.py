@@ -20,7 +20,8 @@ STAGES = ("L1", "L2", "G")
 STATISTICS = ("mean", "std", "worst", "q10", "q50", "q90")
 WORST_OF_LARGE = "worst_min10"
 SAMPLES, ERROR = "samples", "se"  # of a global view that a part of the pooled samples stands for
-SMALLER_IS_BETTER = frozenset({"std", "se", "loss", "lr"})
+SMALLER_IS_BETTER = frozenset({"std", "se", "loss"})
+NEUTRAL = frozenset({"lr", "round", "clients", "samples"})
 COST_UNITS = ("bytes", "seconds", "mib")
 SWEEP = (0, 1, 10, 30, 50, 70, 100)
 """c of FedPG's curves of S-acc (third seed, Fig. 4)."""
@@ -280,13 +281,22 @@ def place(key: str) -> int:
 
 
 def smaller_is_better(key: str) -> bool:
-    """True if a tracked key is a cost, a loss or a spread; every other one is better the larger it is.
+    """True if a tracked key is a cost, a loss or a spread; others are better the larger they are, or `is_neutral`.
 
     >>> [smaller_is_better(key) for key in ("train/loss", "test/L1/local/std", "cost/up_bytes", "test/L1/local/worst")]
     [True, True, True, False]
     """
     last = key.rpartition("/")[2]
     return last in SMALLER_IS_BETTER or last.endswith(COST_UNITS)
+
+
+def is_neutral(key: str) -> bool:
+    """True if a tracked key is neither better large nor small: a rate, a round, a number of clients, a method's note.
+
+    >>> [is_neutral(key) for key in ("train/lr", "best/round", "cost/clients", "method/gamma/mean", "test/L1/acc")]
+    [True, True, True, True, False]
+    """
+    return key.rpartition("/")[2] in NEUTRAL or key.startswith("method/")
 
 
 def rho_name(eps: float) -> str:

@@ -32,6 +32,15 @@ def test_lines_are_tested_against_the_first_and_corrected_for_all_pairs() -> Non
     assert ordered(lines, values, "anytime")[2].single_p == anytime(THIRD, FIRST).p
 
 
+def test_without_a_better_side_lines_are_in_the_order_of_labels():
+    """As of a learning rate: neither the larger nor the smaller mean comes first, and no pair is tested."""
+    lines = [line("third", THIRD), line("second", SECOND), line("first", FIRST)]
+    found = ordered(lines, values, "t", ranked=False)
+    assert [one.label for one in found] == ["first", "second", "third"]
+    assert all(one.difference and one.difference.n and one.difference.p is None for one in found[1:])
+    assert all(one.single_p is None for one in found)
+
+
 def test_where_smaller_is_better_the_smallest_mean_is_first() -> None:
     found = ordered([line("first", FIRST), line("third", THIRD)], values, "t", smaller=True)
     assert [one.label for one in found] == ["third", "first"]

@@ -225,3 +225,12 @@ def test_smaller_is_better_of_whole_names_alone():
     falling = {key.rpartition("/")[2] for key in metrics.scores("test") if metrics.smaller_is_better(key)}
     assert falling == {"std"} and metrics.smaller_is_better("final/test/G/global/se")
     assert not any(map(metrics.smaller_is_better, ("mine/response", "mine/clr")))
+
+
+def test_rates_rounds_and_numbers_of_clients_are_neutral():
+    """Of all tracked keys; a loss, a spread or a cost is none of them, nor is a metric of one's own."""
+    scores = {key.rpartition("/")[2] for key in metrics.scores("test") if metrics.is_neutral(key)}
+    assert scores == {"clients"} and not any(map(metrics.is_neutral, metrics.COSTS))
+    neutral = ("train/lr", "best/round", "cost/clients", "final/test/G/global/samples", "method/gamma/mean")
+    assert all(map(metrics.is_neutral, neutral)) and not any(map(metrics.smaller_is_better, neutral))
+    assert not any(map(metrics.is_neutral, ("train/loss", "test/G/global/se", "mine/response", "mine/clr")))

@@ -8,6 +8,7 @@ from rich.table import Table
 
 from pfl_ops.cli.output import say
 from pfl_ops.comparison import Line
+from pfl_ops.metrics import is_neutral
 from pfl_ops.reports.compare import TEST_DESCRIPTIONS, Comparison, Group
 from pfl_ops.reports.compared import (
     SECONDS,
@@ -19,12 +20,13 @@ from pfl_ops.reports.compared import (
     size_of,
     text_of,
 )
-from pfl_ops.reports.compared_notes import best_notes, scored_notes
+from pfl_ops.reports.compared_notes import best_notes, p_notes, scored_notes
 from pfl_ops.reports.numbers import (
     VIEWS,
     chance,
     difference_title,
     mebibytes,
+    order_text,
     rounds_text,
     spread,
     target_title,
@@ -62,7 +64,8 @@ def show(comparison: Comparison, console: Console, remarks: Console | None = Non
         if all(console.measure(table, options=wide).maximum <= console.width for table in tables):
             break
     at = "last round" if comparison.at == "final" else "best round of each run"
-    console.print(f"{size_of(comparison)}, {at}, by {title_of(comparison.metric)}", style="bold", highlight=False)
+    order = order_text(comparison.metric).removeprefix("ordered ")
+    console.print(f"{size_of(comparison)}, {at}, {order}", style="bold", highlight=False)
     cut = False
     for group, table in zip(comparison.groups, tables, strict=True):
         console.print(table)
@@ -93,6 +96,12 @@ def show(comparison: Comparison, console: Console, remarks: Console | None = Non
     tested = any(line.difference and line.difference.p is not None for line in comparison.lines)
     if tested and "p" not in droppable[:n]:
         say(console, f"p: {TEST_DESCRIPTIONS[comparison.test]}, corrected for all pairs (Holm)")
+    neutral = is_neutral(comparison.metric)
+    if "p" not in droppable[:n] or neutral:
+        several = len(comparison.groups) > 1 and not neutral
+        notes_on_p = [(group, note) for group in comparison.groups for note in p_notes(comparison, group)]
+        for line in dict.fromkeys(f"{group.title}: {note}" if several else note for group, note in notes_on_p):
+            say(console, line)
 
 
 def _columns(c: Comparison, group: Group) -> list[str]:

@@ -420,7 +420,9 @@ def _report(study: "Study", tracking_uri: str | None) -> None:
     if study.environments is not None:
         console.print()
         console.print(drawn(tables.environments(study.environments)))
-        for note in (study.baseline_note, *study.environment_notes):
+        for note in filter(
+            None, (study.baseline_note, *study.environment_notes, *study.missing_notes, study.copies_note)
+        ):
             say(console, note)
     for seed, how in study.diverged.items():
         say(console, f"test run with seed {seed}: {how}")

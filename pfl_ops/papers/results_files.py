@@ -15,7 +15,7 @@ import json
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -25,10 +25,12 @@ from pfl_ops.csv_text import to_csv
 from pfl_ops.data.datasets import here, unread
 from pfl_ops.errors import PflOpsError, in_a_line
 from pfl_ops.files import write_named
+from pfl_ops.metrics import ROUNDING
 from pfl_ops.papers import overrides
 from pfl_ops.papers.suite import SCALES, Cell, CellResults, Changes, Divergences, ScaleName, Suite
 from pfl_ops.papers.suite_run import POOLED, SuiteRun
 from pfl_ops.results import Result
+from pfl_ops.units import PERCENT, unit_of
 
 ABOUT = ("cell", "seed", "setting", "commit", "torch")
 """Columns before the measures: `setting` is the start of the hash, `commit` the revision that computed the run."""
@@ -232,7 +234,7 @@ def _suite_run(
     suite: Suite, scale: ScaleName, rows: "Sequence[_Row]", changes: Changes, data_dir: str | None
 ) -> SuiteRun:
     """The rows of one file with the same changes, without those that the suite does not run so any more."""
-    keys = {measure.key for measure in suite.measures} | set(POOLED)
+    units = {**dict.fromkeys(POOLED, 1.0), **{measure.key: measure.unit for measure in suite.measures}}
     named = dict.fromkeys(row.cell for row in rows)
     now = {name: _setting_now(suite, name, scale, changes, data_dir) for name in named}
     numbers = {cell.name: _numbers(suite, cell) for cell in suite.cells if cell.name in named}
@@ -248,7 +250,8 @@ def _suite_run(
             diverged.setdefault(row.cell, {})[row.seed] = how
             continue
         tags = {COMMIT: row.cells["commit"], TORCH: row.cells["torch"]}
-        measures = {key: value for key, value in row.measures.items() if key in keys}
+        measures = {key: value for key, value in row.measures.items() if key in units}
+        _check_ranges(row, measures, units)
         outcomes.setdefault(row.cell, []).append(Result.of_numbers(row.seed, {}, tags=tags, measures=measures))
     return SuiteRun(suite, scale, outcomes, diverged=diverged, outdated=outdated, changes=changes)
 
@@ -273,11 +276,13 @@ class _Row:
 
     Attributes:
         cells: column -> text. seed: of the run. measures: those that are known; NaN: the run has no such number.
+        place: its file and line, for messages.
     """
 
     cells: Mapping[str, str]
     seed: int
     measures: Mapping[str, float]
+    place: str = ""
 
     @property
     def cell(self) -> str:
@@ -292,7 +297,8 @@ def _read(path: Path) -> list[_Row]:
     """Return the rows of a file; a run that is there twice would count twice in a mean."""
     line = ""
     try:
-        reader = csv.DictReader(io.StringIO(path.read_text(encoding="utf-8-sig")))  # Excel writes a mark in front
+        text = path.read_text(encoding="utf-8-sig")  # Excel writes a mark in front
+        reader = csv.DictReader(io.StringIO(text))
         columns = reader.fieldnames or ()
         missing = [name for name in ABOUT if name not in columns]
         if missing:
@@ -303,10 +309,12 @@ def _read(path: Path) -> list[_Row]:
         rows: dict[tuple[str, str, int], _Row] = {}
         for cells in reader:
             line = f"line {reader.line_num}: "
-            row = _row(cells)
+            row = replace(_row(cells), place=f"{path}: {line}")
             if (row.changes, row.cell, row.seed) in rows:
                 raise ValueError(f"{row.cell} has seed {row.seed} twice; delete one of the two rows")
             rows[row.changes, row.cell, row.seed] = row
+        if rows and not text.endswith(("\n", "\r")):
+            raise ValueError("the file ends without a line break, so its last number may be cut off; add one if not")
         return list(rows.values())
     except (OSError, ValueError, csv.Error) as error:
         raise PflOpsError(f"can't read the results {path}: {line}{in_a_line(error)}") from error
@@ -323,6 +331,34 @@ def _measure(key: str, text: str) -> float:
     if not math.isfinite(value) and not (value == math.inf and "@" in key):
         raise ValueError(f"column {key}: {text} is no finite number")
     return value
+
+
+def _bounds(key: str) -> tuple[float, float]:
+    """The least and the largest value that a measure can have, as tracked: an accuracy is a fraction."""
+    name, last = re.split("[@#]", key)[0], re.split("[@#]", key)[0].rpartition("/")[2]
+    if "@" in key or name.startswith("cost/") or last == "clients" or last.startswith(("rho_", "below_")):
+        return 0.0, math.inf
+    if unit_of(name) is PERCENT:
+        return 0.0, {"acc": 2.0, "std": 0.5}.get(last, 1.0)
+    return -math.inf, math.inf
+
+
+def _check_ranges(row: _Row, measures: Mapping[str, float], units: Mapping[str, float]) -> None:
+    """Refuse a number that no run can have, such as an accuracy above 100 %: the file was edited.
+
+    Args:
+        row: of a file. measures: its numbers. units: of these.
+    Raises:
+        PflOpsError: with the file, the line and the column.
+    """
+    for key, value in measures.items():
+        low, high = (bound * units[key] for bound in _bounds(key))
+        if value < low - ROUNDING or value > high * (1 + ROUNDING):
+            range_ = f"{low:g} or more" if math.isinf(high) else f"{low:g} to {high:g}"
+            raise PflOpsError(
+                f"can't read the results {row.place}column {key}: {row.cells[key]} is no number of a run, which is "
+                f"{range_}"
+            )
 
 
 def _row(cells: Mapping[str, str]) -> _Row:

@@ -24,7 +24,7 @@ from pfl_ops.reports.fairness import (
     same_partitions,
 )
 from pfl_ops.reports.labels import group_titles, labels
-from pfl_ops.reports.numbers import title_of
+from pfl_ops.reports.numbers import order_text, title_of
 from pfl_ops.reports.tracked import SelectedRuns, select
 from pfl_ops.results import BYTES, DIVERGED, At, Result
 from pfl_ops.tracking import Store
@@ -48,8 +48,8 @@ class Group:
 
     Attributes:
         title: "digits, lsqs", and what tells it from other groups of this data set and partition.
-        lines: by their mean, the highest (or lowest, where smaller is better) first; those without a value, and
-            unfinished ones, last.
+        lines: by their mean, the highest (or lowest, where smaller is better) first; by name if neither is better, see
+            `metrics.is_neutral`; those without a value, and unfinished ones, last.
         metric: by which they are ordered and tested.
         fair: False if lines also differ in rounds, participation or scoring, trials stand beside runs, or values are of
             best rounds. Then there is a highest line, and no best one.
@@ -97,7 +97,7 @@ class Comparison:
     def __repr__(self) -> str:
         from pfl_ops.reports.compared import size_of
 
-        return f"Comparison({size_of(self)}, ordered by {title_of(self.metric)})"
+        return f"Comparison({size_of(self)}, {order_text(self.metric)})"
 
     def _repr_html_(self) -> str:
         from pfl_ops.reports.compared_cards import card
@@ -197,7 +197,8 @@ def compare(
         with_clients: read the tables of clients too, which the report draws.
         home, tracking_uri: work folder and MLflow's address, as for `run`.
     Returns:
-        The groups by title; in each, the line with the highest mean first. Values are as tracked, accuracies as
+        The groups by title; in each, the line with the highest mean first, and lines by name, without p, if a metric is
+        neither better large nor small ("train/lr", "best/round"). Values are as tracked, accuracies as
         fractions; the tables of the result are in percent and MiB.
     Raises:
         PflOpsError: no such run or metric (the message has the nearest), a target that no value can reach or of a
@@ -250,8 +251,9 @@ def compare(
 
 def _check_target(target: float, metric: str) -> None:
     """Raise if a target of this metric says nothing: every run reaches it, or none can."""
-    if metrics.smaller_is_better(metric):
-        raise PflOpsError(f"a target is a value to rise to, and {metric} is better the smaller it is")
+    if metrics.smaller_is_better(metric) or metrics.is_neutral(metric):
+        how = "neither better large nor small" if metrics.is_neutral(metric) else "better the smaller it is"
+        raise PflOpsError(f"a target is a value to rise to, and {metric} is {how}")
     most = 2 if metric.rpartition("/")[2] == "acc" else 1
     if unit_of(metric) == PERCENT and target > most:
         raise PflOpsError(f"a target of an accuracy is a fraction, 0.9 for 90 %; no {metric} reaches {target:g}")
@@ -390,7 +392,8 @@ def _ordered(
             return False
         return not differing(a.runs[0], b.runs[0], metric) and same_partitions(a.runs, b.runs)
 
-    found = ordered(lines, values, test, smaller=metrics.smaller_is_better(metric), alike=alike)
+    smaller, ranked = metrics.smaller_is_better(metric), not metrics.is_neutral(metric)
+    found = ordered(lines, values, test, smaller=smaller, ranked=ranked, alike=alike)
     fair = all(comparable(line.runs[0], found[0].runs[0], metric) for line in found if line.difference)
     return found, fair and at == "final"
 

@@ -9,7 +9,7 @@ from pfl_ops import metrics
 from pfl_ops.comparison import EQUAL, LEVEL, Line, Test
 from pfl_ops.errors import count, sentence
 from pfl_ops.reports.compare import TEST_DESCRIPTIONS, Comparison, Group
-from pfl_ops.reports.compared_notes import best_notes, scored_notes
+from pfl_ops.reports.compared_notes import best_notes, p_notes, scored_notes
 from pfl_ops.reports.compared_pictures import pictures
 from pfl_ops.reports.document import Document, Head, Mark, PageBlock, PageSection, Row, Table, TableCell, Text, anchor
 from pfl_ops.reports.numbers import (
@@ -19,6 +19,7 @@ from pfl_ops.reports.numbers import (
     difference_title,
     in_unit,
     mebibytes,
+    order_text,
     rounds_text,
     signed,
     spread,
@@ -63,7 +64,7 @@ def ahead(c: Comparison, group: Group, line: Line) -> str:
     if line.difference is not None:
         return signed(line.difference.difference, group.metric) if line.difference.n else "no common seed"
     ranked = [one for one in group.lines if one.is_ranked(group.metric, c.at)]
-    if len(ranked) < 2 or line not in ranked:
+    if len(ranked) < 2 or line not in ranked or metrics.is_neutral(group.metric):
         return "–"
     smaller = metrics.smaller_is_better(group.metric)
     if group.fair and all(one.is_behind(smaller=smaller) for one in ranked if one.difference):
@@ -128,7 +129,7 @@ def summary(c: Comparison) -> pd.DataFrame:
                 row[difference_title(group.metric)] = test.difference * factor
                 row |= {"95 % low": None if test.low is None else test.low * factor}
                 row |= {"95 % high": None if test.high is None else test.high * factor}
-                row |= {"p": test.p, "common seeds": test.n, "test": c.test}
+                row |= {"p": test.p, "common seeds": test.n, "p seeds": test.n_tested, "test": c.test}
             for name, (metric, at) in other_rounds(c, group).items():
                 row |= _moments(name, in_unit(line.values(metric, at), metric))
             if c.target is not None:
@@ -217,9 +218,10 @@ def results(c: Comparison, group: Group, notes: tuple[str, ...] = ()) -> Table:
         rows.append(Row((*entries, *_tested(c, group, line))))
     heads = (*map(Head, ("setting", "n", "stage", *views, difference_title(group.metric), "p")),)
     at_round = "at the last round" if c.at == "final" else "at each run's best round"
-    caption = f"{group.title}: {group.size}, {at_round}, ordered by {title_of(group.metric)}."
+    caption = f"{group.title}: {group.size}, {at_round}, {order_text(group.metric)}."
     data = c.table[c.table["group"] == group.title]
-    of_group = tuple(map(sentence, (*scored_notes(group), *(best_notes(c, group) if c.at == "best" else ()))))
+    told = (*scored_notes(group), *p_notes(c, group), *(best_notes(c, group) if c.at == "best" else ()))
+    of_group = tuple(map(sentence, told))
     return Table(_name(c, group, "results"), caption, (heads,), tuple(rows), (*notes, *of_group), data)
 
 
@@ -328,8 +330,10 @@ def _entry(line: Line, metric: str, at: At, mark: Mark = "", seed: int | None = 
 def highest(c: Comparison, group: Group, metric: str) -> tuple[Line, ...]:
     """Return the lines with the highest mean of a metric as shown (lowest, where smaller is better), which are marked.
 
-    (): the group is not fair, or all lines with a value have the same mean.
+    (): the group is not fair, all lines with a value have the same mean, or no mean is better than another one.
     """
+    if metrics.is_neutral(metric):
+        return ()
     sign, unit = -1 if metrics.smaller_is_better(metric) else 1, unit_of(metric)
     there = [line for line in group.lines if line.is_ranked(metric, c.at)] if group.fair else []
     means = [
@@ -360,7 +364,7 @@ def document(c: Comparison) -> Document:
     return Document(
         "compare",
         f"Compared: {_and(list(dict.fromkeys(line.runs[0].method for line in c.lines)))}",
-        f"{size_of(c)}, ordered by {title_of(c.metric)}",
+        f"{size_of(c)}, {order_text(c.metric)}",
         tuple(sections),
         f"pfl-ops compare, {datetime.now():%Y-%m-%d %H:%M}, from {c.place}",
     )

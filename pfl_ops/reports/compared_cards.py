@@ -9,7 +9,7 @@ from pfl_ops.reports.compare import Comparison, Group
 from pfl_ops.reports.compared import folded, highest, results, size_of
 from pfl_ops.reports.compared_pictures import pictures
 from pfl_ops.reports.document import TableCell
-from pfl_ops.reports.numbers import title_of
+from pfl_ops.reports.numbers import order_text
 
 MOST_OPEN = 3  # groups that are open and have a picture
 MOST_GROUPS = 12
@@ -18,7 +18,7 @@ MOST_GROUPS = 12
 def card(c: Comparison) -> str:
     """Return the comparison as HTML, see `cards`."""
     return cards.card(
-        lambda: cards.heading(size_of(c), f"ordered by {title_of(c.metric)}"),
+        lambda: cards.heading(size_of(c), f"{order_text(c.metric)}"),
         lambda: cards.joined(
             partial(_group, c, group, i < MOST_OPEN) for i, group in enumerate(c.groups[:MOST_GROUPS])
         ),

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pfl_ops import metrics
 from pfl_ops.comparison import Line
 from pfl_ops.display.tables import covered, sampling_notes
+from pfl_ops.errors import count
 from pfl_ops.reports.compare import Comparison, Group
 from pfl_ops.reports.fairness import ABSENT, clients_at_l2, other_best_of, scored_cohort, some_labels
 from pfl_ops.results import Result
@@ -65,6 +66,28 @@ def scored_notes(group: Group) -> tuple[str, ...]:
     if partial:
         found.append(f"L2{_of(partial, group)} is of the last round's cohort alone, without a full evaluation")
     return tuple(found)
+
+
+def p_notes(c: Comparison, group: Group) -> tuple[str, ...]:
+    """Return a line each on p values of fewer seeds than a line has, and on lines or metrics without one."""
+    if metrics.is_neutral(group.metric):
+        return (f"{group.metric} is neither better large nor small: there is no best line, and no p value",)
+    few: dict[tuple[int, int], list[str]] = {}
+    for line in group.lines:
+        test = line.difference
+        lacks = test is not None and c.at == "final" and test.n_tested < 2 <= test.n
+        if test is not None and (lacks or (test.p is not None and test.n_tested < len(line.runs))):
+            few.setdefault((test.n_tested, test.n), []).append(line.label)
+    told = []
+    for (tested, common), names in few.items():
+        of, ends = some_labels(names), "the test ends at the first one that a line lacks"
+        if tested < 2:
+            told.append(f"no p of {of}: {ends}, after {tested} of {common} common seeds")
+        elif tested < common:
+            told.append(f"p of {of} is over {tested} of {common} common seeds: {ends}")
+        else:
+            told.append(f"p of {of} is over {count(common, 'seed')}, those of which both lines have a value")
+    return tuple(told)
 
 
 def _of(lines: Sequence[Line], group: Group) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from pfl_ops.display.tables import chance as chance
-from pfl_ops.metrics import STAGES
+from pfl_ops.metrics import STAGES, is_neutral
 from pfl_ops.statistics import mean_std
 from pfl_ops.units import MIB, unit_of
 from pfl_ops.units import difference_title as difference_title
@@ -33,6 +33,16 @@ def title_of(metric: str) -> str:
     if slash and stage in STAGES and rest in names:
         return f"{stage} {names[rest]}"
     return f"{metric} {unit_of(metric).name}".rstrip()
+
+
+def order_text(metric: str) -> str:
+    """Return the order of the lines of a group in words.
+
+    >>> order_text("acc"), order_text("train/lr")
+    ('ordered by Acc(L)+Acc(G) %', 'train/lr, in the order of names')
+    """
+    title = title_of(metric)
+    return f"{title}, in the order of names" if is_neutral(metric) else f"ordered by {title}"
 
 
 def target_title(metric: str, target: float) -> str:

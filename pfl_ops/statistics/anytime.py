@@ -63,6 +63,10 @@ class Sequential(Paired):
     tested: int = 0
     tested_difference: float = math.nan
 
+    @property
+    def n_tested(self) -> int:
+        return self.tested
+
 
 @dataclass(frozen=True)
 class Evidence:

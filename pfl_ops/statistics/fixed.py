@@ -46,6 +46,11 @@ class Paired(Difference):
 
     n: int = 0
 
+    @property
+    def n_tested(self) -> int:
+        """The number of seeds of which p is."""
+        return self.n
+
 
 AnyPaired = TypeVar("AnyPaired", bound=Paired)
 

@@ -88,9 +88,10 @@ def leaderboard(entries: Sequence[MethodStudy]) -> pd.DataFrame:
         rank; method; scored_at, metric: stage and validation key; status: complete, diverged (a test run) or failed;
         validation: score of the chosen trial; test, std, n: mean and sample standard deviation over the n seeds that
             have a score, of `test_runs` finished test runs;
-        difference, low, high, p, p_holm: less the first one's, its 95 % interval and test over the `common` seeds that
-            both have a score of, and p corrected after Holm for all pairs of methods, since the same scores decide
-            which is first; of the first one, and where there are fewer than two seeds, nothing;
+        difference, low, high, p, p_holm: less the first one's over the `common` seeds that both have a score of, its
+            95 % interval and test, and p corrected after Holm for all pairs of methods, since the same scores decide
+            which is first; of the first one, and where there are fewer than two seeds, nothing; p_seeds: number of
+            seeds of which p is: anytime ends at the first seed that either lacks;
         p_test: that test: t, the paired t test, where the number of seeds was fixed before the first test run;
             anytime (`statistics.anytime`) where seeds were added to a choice that had been tested;
         local, global, worst: means of Acc(L), Acc(G) and the worst client's accuracy over seeds; n_local, n_global,
@@ -266,6 +267,7 @@ def _difference(line: Line) -> dict[str, float | None]:
     """The columns of a line's difference to the first one, and of its test."""
     found = line.difference or Paired(math.nan)
     numbers = {"difference": found.difference, "low": found.low, "high": found.high, "common": found.n}
+    numbers["p_seeds"] = found.n_tested
     return {**numbers, "p": line.single_p, "p_holm": found.p}
 
 

@@ -112,7 +112,11 @@ def _seeds(entries: Sequence[MethodStudy], table: pd.DataFrame, untested: Collec
         return "One seed: no spread, and no telling whether a difference is more than chance; --repetitions gives more."
     tied = [str(m) for m in good["method"][good["rank"] == 1]]
     tie = f"A tie for the first rank: {', '.join(tied)}." if len(tied) > 1 else ""
-    tested = good[(good["common"] > 1) & ~good["method"].isin(list(untested))]
+    several = good[(good["common"] > 1) & ~good["method"].isin(list(untested))]
+    tested, lost = several[several["p_seeds"] > 1], several["method"][several["p_seeds"] < 2]
+    if len(lost):
+        ends = "the test ends at the first seed of which a method has no score"
+        tie = f"No p value of {', '.join(lost)}: {ends}. {tie}".rstrip()
     if not len(tested):
         return tie
     lines = {line.label: line for line in compared(entries)}
@@ -122,7 +126,7 @@ def _seeds(entries: Sequence[MethodStudy], table: pd.DataFrame, untested: Collec
         for losing in (smaller, not smaller)  # the first one may be behind over the seeds that both have
     )
     close = [str(method) for method in tested["method"] if method not in {*worse, *better}]
-    seeds = " to ".join(map(str, sorted({tested["common"].min(), tested["common"].max()})))
+    seeds = " to ".join(map(str, sorted({tested["p_seeds"].min(), tested["p_seeds"].max()})))
     test: Test = table["p_test"].iloc[0]
     how = f"{TESTS[test]} over {seeds} seeds, {TEST_SEEDS[test]}, on the same partition in each"
     how += ", p corrected for all pairs of methods (Holm)" if len(good) > 2 else ""

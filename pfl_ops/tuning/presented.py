@@ -69,7 +69,7 @@ def end(parent: Run, study: "Study", view: str) -> None:
     if study.diverged:
         text = "Test runs diverged: " + "; ".join(f"seed {seed} {how}" for seed, how in study.diverged.items()) + "."
     if study.environments is not None:
-        text = _in_environments(study.environments, study.environment_notes)
+        text = _in_environments(study.environments, (*study.environment_notes, *study.missing_notes))
     if study.noise:
         text = f"{sentence(study.noise)}\n\n{text or 'The test data stay closed.'}"
     if study.confirmation:
@@ -80,15 +80,15 @@ def end(parent: Run, study: "Study", view: str) -> None:
     parent.note(notes.study(study.name, goal, study.best, study.values, study.trial, text, view))
 
 
-def _in_environments(table: pd.DataFrame, diverged: Sequence[str]) -> str:
-    """The tests of a study in several environments, a line each; `diverged`: a line on each of those that did."""
+def _in_environments(table: pd.DataFrame, lost: Sequence[str]) -> str:
+    """The tests of a study in several environments, a line each; `lost`: those without a score."""
     tested = table[table["n"] > 0]
     lines = [
         f"- {row['environment']}{' (held out)' * row['held_out']}: `{row['metric'].replace('val/', 'test/')}` "
         f"{_mean(row['choice_test'])}, FedAvg {_mean(row['fedavg_test'])}"
         for row in tested.to_dict("records")
     ]
-    return "\n".join(["Tested in", *lines, *(f"- {line}" for line in diverged)]) if lines else ""
+    return "\n".join(["Tested in", *lines, *(f"- {line}" for line in lost)]) if lines else ""
 
 
 def _mean(value: float) -> str:

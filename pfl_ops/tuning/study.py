@@ -15,7 +15,7 @@ from pfl_ops.tuning import leaderboard
 from pfl_ops.tuning.confirm import Confirmation
 from pfl_ops.tuning.objective import Mode, Objective, distances_to_ideal
 from pfl_ops.tuning.pictures import Pictures
-from pfl_ops.tuning.tested import FEDAVG
+from pfl_ops.tuning.tested import FEDAVG, missing_notes
 from pfl_ops.units import deviation, in_words
 
 if TYPE_CHECKING:
@@ -46,6 +46,7 @@ class Study:
             None: the study has none, and `finals` has its test runs. tests: one row a test run in an environment.
         parts: one row a run of a trial that has several, see `StudyStorage.parts_table`; None: a trial is one run.
         baselines: a row for each validation run of FedAvg, see `StudyStorage.baselines_table`; None: no environments.
+        copies: lines on test samples of its environments that have the values of a training sample.
         ends: numbers of the choice that lie at an end of their range, see `spaces.at_ends`.
         standard_errors: metric -> standard error of the evaluation of the chosen trial, if it was on a sample of the
             pooled validation data.
@@ -73,6 +74,7 @@ class Study:
     parts: pd.DataFrame | None = None
     baselines: pd.DataFrame | None = None
     ends: tuple[str, ...] = ()
+    copies: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         tests = f", {count(len(self.finals), 'test run')}" if self.finals else ""
@@ -88,9 +90,8 @@ class Study:
             lambda: cards.note(self.ends_note, self.ended, str(self.confirmation or "")),
             lambda: cards.table(tables.trials(*self._shown)),
             lambda: cards.table(tables.scores(self.finals, "test")) if self.finals and not self.diverged else "",
-            lambda: cards.note(self.copies_note),
             lambda: "" if self.environments is None else cards.table(tables.environments(self.environments)),
-            lambda: cards.note(self.baseline_note, *self.environment_notes),
+            lambda: cards.note(self.baseline_note, *self.environment_notes, *self.missing_notes, self.copies_note),
             lambda: cards.note(*(f"test run with seed {seed}: {how}" for seed, how in self.diverged.items())),
             lambda: cards.note(
                 f"the test data were opened {_times(self.openings)} for this study" * bool(self.openings)
@@ -168,7 +169,7 @@ class Study:
     def copies_note(self) -> str:
         """One line on test samples that have the values of a training sample; "": none has, or there are no tests."""
         if not self.finals:
-            return ""
+            return "; ".join(self.copies)
         try:
             return copies_remark(load(self.experiment.data, data_dir=self.finals[0].data_dir), "test")
         except PflOpsError:  # the tests were read, and their data are not here
@@ -190,6 +191,13 @@ class Study:
             f"{row['seed']}: {row['error']}"
             for row in lost
         )
+
+    @property
+    def missing_notes(self) -> tuple[str, ...]:
+        """The metrics that finished test runs in environments have no value of, a line each."""
+        if self.tests is None or self.environments is None:
+            return ()
+        return missing_notes(self.tests, self.environments["metric"].unique())
 
     @property
     def noise(self) -> str:

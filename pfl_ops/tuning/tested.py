@@ -1,13 +1,16 @@
 """The tests of a study in several environments: its choice and FedAvg on test data, in tuned and held-out ones."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
 from pfl_ops.config.experiment import Experiment
+from pfl_ops.data.copies import copies_remark
+from pfl_ops.data.datasets import load
+from pfl_ops.errors import PflOpsError
 from pfl_ops.spaces import Point
 from pfl_ops.statistics import mean_std
 from pfl_ops.tuning.environments import baseline, baseline_metric
@@ -91,6 +94,51 @@ def tested_key(metric: str) -> str:
     return f"test/{metric.removeprefix('val/')}" if metric.startswith("val/") else metric
 
 
+def missing_notes(tests: pd.DataFrame, metrics: Iterable[str]) -> tuple[str, ...]:
+    """Return a line on each metric that finished test runs have no value of, so that an environment has no mean.
+
+    Args:
+        tests: as `runs_table` returns it. metrics: of the study.
+
+    >>> tests = pd.DataFrame({"environment": "path", "role": "choice", "error": "", "test/L1/acc": [1.2, None]})
+    >>> missing_notes(tests, ["val/L1/acc"])
+    ('no value of test/L1/acc: the choice in path (1 of 2 test runs)',)
+    """
+    told = []
+    finished = tests[tests["error"] == ""]
+    by = [finished["environment"], finished["role"]]
+    for metric in metrics:
+        key = tested_key(metric)
+        if key == metric and len(finished) and finished[key].isna().all():
+            told.append(f"no value of {metric} on test data: a test run has scores, no loss and no costs")
+            continue
+        lacking = [
+            f"{'FedAvg' if role == FEDAVG else 'the choice'} in {name} ({lost.sum()} of {len(lost)} test runs)"
+            for (name, role), lost in finished[key].isna().groupby(by, sort=False)
+            if lost.any()
+        ]
+        told += [f"no value of {key}: {', '.join(lacking)}"] if lacking else []
+    return tuple(told)
+
+
+def copies_notes(planned: Sequence[PlannedTest], data_dir: str | None) -> tuple[str, ...]:
+    """Return a line on test samples that have the values of a training sample; with their environments if not all have
+    some."""
+    data = {test.environment: test.experiment.data for test in planned}
+    found: dict[str, list[str]] = {}
+    for name, one in data.items():
+        try:
+            remark = copies_remark(load(one, data_dir=data_dir), "test")
+        except PflOpsError:  # the tests were read, and their data are not here
+            continue
+        found.setdefault(remark, []).append(name)
+    return tuple(
+        remark if len(names) == len(data) else f"{', '.join(names)}: {remark}"
+        for remark, names in found.items()
+        if remark
+    )
+
+
 def summary(settings: Settings, scales: dict[str, dict[str, float]], scores: dict[str, dict[str, float]],
             tests: pd.DataFrame) -> pd.DataFrame:  # fmt: skip
     """Return one row an environment and metric: scores of FedAvg and of the choice, on validation and on test data.
@@ -102,7 +150,8 @@ def summary(settings: Settings, scales: dict[str, dict[str, float]], scores: dic
     Returns:
         environment; held_out; metric; fedavg, choice: means over the seeds of a trial on validation data, NaN where
         held out; ratio: of these two; fedavg_test, choice_test, ratio_test: likewise on test data, NaN if a run
-        diverged or there are no tests; fedavg_std, choice_std: sample standard deviations over test seeds; n: these.
+        diverged or has no value, or there are no tests; fedavg_std, choice_std: sample standard deviations over test
+        seeds; n: these.
     """
     rows = []
     for environment in (*settings.environments, *settings.held_out):

@@ -36,7 +36,7 @@ from pfl_ops.tuning.show import watching
 from pfl_ops.tuning.study import Study, picture
 from pfl_ops.tuning.study_storage import SCORES, STANDARD_ERRORS, StudyStorage, point_of
 from pfl_ops.tuning.terms import check_build
-from pfl_ops.tuning.tested import summary
+from pfl_ops.tuning.tested import copies_notes, summary
 from pfl_ops.tuning.warm_start import WarmStart, warm_start
 
 log = logging.getLogger("pfl_ops.tuning")
@@ -393,6 +393,7 @@ def _result(session: Session, experiment: Experiment) -> Study:
         study_storage.parts_table(tracked) if session.settings.combination else None,
         None if environments is None else study_storage.baselines_table(tracked),
         at_ends(session.settings.space, session.chosen(experiment), point_of(trial)),
+        copies_notes(session.planned, session.data_dir),
     )
 
 

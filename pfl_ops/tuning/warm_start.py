@@ -4,13 +4,14 @@ The earlier study may have tuned another method, or on another data set or parti
 space varies its setting and allows the value. The others are those of the space's first point, else the experiment's.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from pfl_ops.errors import PflOpsError, in_a_line
 from pfl_ops.spaces import Point
 from pfl_ops.spaces.checking import refusal
-from pfl_ops.spaces.space import point_problem, short
+from pfl_ops.spaces.space import Parameter, Value, on_step, point_problem, short
 from pfl_ops.tuning.settings import Settings
 from pfl_ops.tuning.study_storage import StudyStorage, point_of
 
@@ -84,9 +85,10 @@ def _point(settings: Settings, configuration: Point) -> tuple[Point | None, dict
         key = parameter.key
         if not parameter.active(point):
             continue
-        problem = parameter.problem(configuration[key]) if key in configuration else None
+        value = _in_decimals(configuration[key], parameter) if key in configuration else None
+        problem = parameter.problem(value) if key in configuration else None
         taken = key in configuration and problem is None
-        point[key] = configuration[key] if taken else usual.get(key)
+        point[key] = value if taken else usual.get(key)
         if taken:
             del left_out[key]
         elif key in configuration:
@@ -99,3 +101,16 @@ def _point(settings: Settings, configuration: Point) -> tuple[Point | None, dict
         left_out = {**left_out, **dict.fromkeys(configuration, problem)} if problem else left_out
     taken_over = len(left_out) < len(configuration)
     return point if taken_over else None, {short({key: configuration[key]}): why for key, why in left_out.items()}
+
+
+def _in_decimals(value: Value, parameter: Parameter) -> Value:
+    """Return a value on the steps of a range as it is written in decimals, any other as it is.
+
+    Studies before `samplers.DecimalSampler` have 0.1 + 2 · 0.1 = 0.30000000000000004, another experiment than 0.3.
+    """
+    if parameter.kind != "float" or not parameter.step:
+        return value
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        return value
+    near = on_step(value, parameter.low, parameter.step)
+    return near if math.isclose(value, near, rel_tol=0.0, abs_tol=1e-9 * parameter.step) else value

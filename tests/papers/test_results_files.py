@@ -144,6 +144,58 @@ def test_a_damaged_file_is_told_in_a_line(tmp_path: Path, text: str, why: str) -
     assert path.read_text() == text
 
 
+@pytest.mark.parametrize(
+    ("column", "number", "why"),
+    [
+        (ACC, "1497", "column test/L1/acc: 1497 is no number of a run, which is 0 to 200"),
+        (ACC, "-14.97", "column test/L1/acc: -14.97 is no number of a run, which is 0 to 200"),
+        (G, "100.5", "column test/G/global/mean: 100.5 is no number of a run, which is 0 to 100"),
+        (ROUNDS, "-2", f"column {ROUNDS}: -2 is no number of a run, which is 0 or more"),
+    ],
+)
+def test_number_that_no_run_has_is_refused(tmp_path: Path, outcomes, column: str, number: str, why: str) -> None:
+    """An edit: line 4 had 149.7, seed 2 of iid/fedavg's. A row of other settings is left out, whatever it has."""
+    path = results_files.write(tmp_path, TOY, "small", outcomes)
+    table = pd.read_csv(path, dtype=str)
+    table.loc[2, column] = number
+    table.to_csv(path, index=False)
+    for call in (lambda: results_files.read(tmp_path, [TOY]), lambda: results_files.write(tmp_path, TOY, "small", {})):
+        with pytest.raises(PflOpsError) as error:
+            call()
+        assert str(error.value) == f"can't read the results {path}: line 4: {why}"
+    table.loc[2, "setting"] = "0" * 12
+    table.to_csv(path, index=False)
+    assert results_files.read(tmp_path, [TOY])[0].outdated == 1
+
+
+@pytest.mark.parametrize(
+    ("key", "bounds"),
+    [
+        ("test/L1/local/std", (0, 0.5)),
+        ("test/L1/local/worst#best", (0, 1)),
+        ("test/L1/local/rho_95", (0, math.inf)),
+        ("cost/up_bytes", (0, math.inf)),
+        ("method/drift/mean", (-math.inf, math.inf)),
+        ("train/loss#3", (-math.inf, math.inf)),
+    ],
+)
+def test_bounds_of_a_measure(key: str, bounds: tuple[float, float]) -> None:
+    assert results_files._bounds(key) == bounds
+
+
+def test_a_file_that_was_cut_off_is_refused(tmp_path: Path, outcomes) -> None:
+    """The last number, Acc of a run, was read as 15 of 155.6 %: with all its cells the row looks whole."""
+    measures = (Measure(ACC, "L1 Acc"),)
+    short = replace(TOY, measures=measures, exhibits=TOY.exhibits[:1])
+    path = results_files.write(tmp_path, short, "small", outcomes)
+    whole = path.read_text()
+    path.write_text(whole.rstrip()[:-3])
+    with pytest.raises(PflOpsError, match=r"line \d+: ValueError: the file ends without a line break"):
+        results_files.read(tmp_path, [short])
+    path.write_text(whole)
+    assert len(results_files.read(tmp_path, [short])) == 1
+
+
 def test_a_file_that_excel_saved_is_read(tmp_path: Path, outcomes) -> None:
     """Excel begins a file in UTF-8 with a mark; "it has no column cell" was said of it."""
     path = results_files.write(tmp_path, TOY, "small", outcomes)

@@ -28,8 +28,8 @@ from pfl_ops.reports import compared_cards
 from pfl_ops.reports import labels as labels_module
 from pfl_ops.reports import numbers as numbers_module
 from pfl_ops.reports.compare import Comparison, Group, compare
-from pfl_ops.reports.compared import ahead, costs, document, reading, results, text_of
-from pfl_ops.reports.compared_notes import OPTIMISTIC, best_notes, scored_notes
+from pfl_ops.reports.compared import ahead, costs, document, highest, reading, results, text_of
+from pfl_ops.reports.compared_notes import OPTIMISTIC, best_notes, p_notes, scored_notes
 from pfl_ops.reports.document import Document, Picture, Table, Text
 from pfl_ops.reports.fairness import BEST_ROUNDS
 from pfl_ops.reports.html import to_html
@@ -138,6 +138,32 @@ def test_a_seed_that_is_missing_ends_the_test(made: Any, shelf: Any) -> None:
     assert difference.p == pytest.approx(1 / statistics.e_process([0.1, 0.09])[-1]) and difference.low is None
 
 
+def test_seeds_of_p_are_said_where_they_are_fewer(made: Any, shelf: Any) -> None:
+    """fedavg has no seed 2 of 0 to 5, ditto none of the first four; fedprox has all of fliu's. The number of common
+    seeds, 5, stood alone beside p in the table. A t test is over all common seeds."""
+    accs = {"fliu": (0.6, 0.7, 0.8, 0.9, 0.95, 0.96), "fedprox": (0.59, 0.7, 0.79, 0.9, 0.94, 0.96)}
+    accs |= {"fedavg": (0.5, 0.61, 0.0, 0.81, 0.85, 0.855), "ditto": (0, 0, 0, 0, 0.1, 0.12)}
+    runs = [made(m, s, a) for m, some in accs.items() for s, a in enumerate(some) if a]
+    (group,) = (found := go(shelf(runs), metric="local/mean")).groups
+    ends = "the test ends at the first one that a line lacks"
+    told = (
+        f"p of 'fedavg' is over 2 of 5 common seeds: {ends}",
+        f"no p of 'ditto': {ends}, after 0 of 2 common seeds",
+    )
+    assert p_notes(found, group) == told
+    table = found.table.set_index("setting")
+    assert table.loc["fedavg", ["common seeds", "p seeds"]].tolist() == [5, 2]
+    page = results(found, group)
+    assert page.notes[-2:] == tuple(f"{line[0].upper()}{line[1:]}." for line in told)
+    shown = io.StringIO()
+    show(found, Console(file=shown, width=300))
+    assert all(line in shown.getvalue() for line in told)
+    more = [*runs, made("fedprox", 6, 0.5)]
+    (group,) = (found := go(shelf(more), metric="local/mean", test="t")).groups
+    assert p_notes(found, group) == ("p of 'fedprox' is over 6 seeds, those of which both lines have a value",)
+    assert found.table.set_index("setting").loc["fedavg", ["common seeds", "p seeds"]].tolist() == [5, 5]
+
+
 def test_the_best_line_is_told_apart_from_every_other(made: Any, shelf: Any) -> None:
     """With five seeds e may reach 51² = 2601. ditto is as far from fliu as fedavg is, in its mean, but varies more."""
     noise = (0.001, -0.002, 0.0, 0.002, -0.001)
@@ -226,6 +252,31 @@ def test_p_is_corrected_for_the_number_of_lines(made: Any, shelf: Any) -> None:
     found = go(shelf(runs), metric="local/mean", test="t")
     once = 1 - 2 * math.sqrt(3) / math.sqrt(14)
     assert [line.difference.p for line in found.lines if line.difference] == pytest.approx([3 * once, 3 * once])
+
+
+@pytest.mark.parametrize("metric", ["train/lr", "best/round", "method/gamma/mean"])
+def test_neutral_metric_has_no_best_line_order_or_p(made: Any, shelf: Any, metric: str) -> None:
+    """fliu was first as "best", p < 0.001, with the smaller rate and with the later best round."""
+    runs = [made(method, seed) for method in ("fliu", "fedavg") for seed in range(5)]
+    for i, run in enumerate(runs):
+        run.metrics[metric] = (9.0 if run.params["algorithm.name"] == "fliu" else 4.0) + 0.01 * (i % 3)
+    if metric == "train/lr":  # the smaller one was called better
+        for run in runs:
+            run.metrics[metric] = 13.0 - run.metrics[metric]
+    (group,) = (found := go(shelf(runs), metric=metric, test="t")).groups
+    first, second = group.lines
+    assert (first.label, second.label) == ("fedavg", "fliu")
+    assert second.difference.n == 5 and second.difference.p is second.difference.low is None
+    assert ahead(found, group, first) == "–"
+    page = results(found, group)
+    assert f"{metric}, in the order of names" in page.caption and highest(found, group, metric) == ()
+    note = f"{metric} is neither better large nor small: there is no best line, and no p value"
+    shown = io.StringIO()
+    show(found, Console(file=shown, width=80))
+    text = " ".join(shown.getvalue().split())
+    assert note in text and "highest" not in text and "lowest" not in text
+    with pytest.raises(PflOpsError, match="neither better large nor small"):
+        go(shelf(runs), metric=metric, target=0.5)
 
 
 def test_smaller_is_better_where_it_is(made: Any, shelf: Any) -> None:

@@ -475,6 +475,26 @@ def test_seeds_that_were_added_after_a_test_make_it_anytime_valid():
     assert "anytime-valid paired test over 6 seeds, some of them added after a first test" in note
 
 
+@pytest.mark.parametrize(("lacking", "p_seeds"), [(4, 4), (1, 1)])
+def test_note_on_an_anytime_test_has_the_seeds_of_p(lacking, p_seeds):
+    """One seed of six has no score in rival's tests: the test ends before it, of five common seeds."""
+    draw = np.random.default_rng(0)
+    first = {seed: 0.7 + 0.01 * draw.standard_normal() for seed in range(6)}
+    second = {seed: value - 0.1 - 0.01 * draw.standard_normal() for seed, value in first.items()}
+    entries = [entry("toy", 0.9, first), entry("rival", 0.8, second)]
+    (opened,) = entries[1].study_storage.openings()
+    entries[1].study_storage.openings = lambda: [{**opened, "seeds": [0, 1, 2]}, opened]
+    entries[1].study.finals[lacking].metrics["final/test/L1/acc"] = math.nan
+    table = leaderboard.leaderboard(entries)
+    assert table[["common", "p_seeds"]].values.tolist() == [[0, 0], [5, p_seeds]]
+    note = " ".join(leaderboard_notes.notes(entries, table))
+    if p_seeds > 1:
+        assert "anytime-valid paired test over 4 seeds, some of them" in note
+    else:
+        assert math.isnan(table["p"][1]) and "paired test over" not in note
+        assert "No p value of rival: the test ends at the first seed of which a method has no score." in note
+
+
 @pytest.mark.parametrize("method", [0, 1])
 def test_choice_changed_after_a_test_has_no_p(method):
     """Trials were added after a test of x = 0.25. The leaderboard had p for the new choice, as of n fixed before."""

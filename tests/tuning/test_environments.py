@@ -11,6 +11,7 @@ from fake_run import FakeRun
 from tuning_fake import toy, tune
 
 from pfl_ops import spaces
+from pfl_ops.cli import study_page
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.data import datasets
 from pfl_ops.display import tables
@@ -21,7 +22,7 @@ from pfl_ops.jobs.report import Failure
 from pfl_ops.jobs.resources import ResourceShare
 from pfl_ops.jobs.runner import JobEvent
 from pfl_ops.tracking import Store
-from pfl_ops.tuning import presented, study_database
+from pfl_ops.tuning import Study, presented, study_database, tested
 from pfl_ops.tuning import study_storage as study_storages
 from pfl_ops.tuning.baselines import Baselines, scales_of
 from pfl_ops.tuning.budget import StudyLimits
@@ -31,7 +32,7 @@ from pfl_ops.tuning.parts import Combination, PartResult, TrialPart
 from pfl_ops.tuning.session import Session, _Phases
 from pfl_ops.tuning.settings import Settings
 from pfl_ops.tuning.study_storage import StudyStorage
-from pfl_ops.tuning.tested import CHOICE, FEDAVG, planned_tests, runs_table, summary
+from pfl_ops.tuning.tested import CHOICE, FEDAVG, copies_notes, missing_notes, planned_tests, runs_table, summary
 
 METRIC = "val/L1/acc"
 GOAL = "val/L1/acc/of_fedavg/mean"
@@ -488,9 +489,10 @@ def test_study_in_two_environments_on_the_real_engine(home, cache, monkeypatch):
 
 
 def test_diverged_tests_in_environments_are_told():
-    from pfl_ops.tuning import Study
-
-    tests = pd.DataFrame({"environment": ["ls"], "role": ["fedavg"], "seed": [3], "error": ["diverged at round 2"]})
+    error = "diverged at round 2"
+    tests = pd.DataFrame(
+        {"environment": ["ls"], "role": ["fedavg"], "seed": [3], "test/L1/acc": [math.nan], "error": [error]}
+    )
     table = pd.DataFrame({"trial": [0], GOAL: [1.1]})
     study = Study("s", None, settings().goal, {}, 0, {GOAL: 1.1}, toy(), table, tests=tests)
     assert study.environment_notes == ("test run of FedAvg in ls with seed 3: diverged at round 2",)
@@ -503,3 +505,43 @@ def test_diverged_tests_in_environments_are_told():
     assert (
         "- ls (held out): `test/L1/acc` 0.5000, FedAvg no mean\n- test run of FedAvg in ls with seed 3: div" in told[0]
     )
+
+
+def test_a_dash_in_a_test_column_has_its_cause():
+    """One of two finished test runs has no pooled accuracy, so that the choice has no mean there; no test run has a
+    loss. The line stands below the table on screen, page, in LaTeX, notebooks and MLflow."""
+    made = settings(environments=["path"], held_out=["qs"])
+    planned = planned_tests(made, {"algorithm.x": 0.25}, 2, None)
+    key = "final/test/L1/acc"
+    finals = [{key: 0.9}, {}, {key: 0.6}, {key: 0.6}, {key: 0.6}, {key: 0.8}, {}, {}]
+    outcomes = [SimpleNamespace(final=final, run_id="r") for final in finals]
+    tests = runs_table(planned, outcomes, [METRIC, "train/loss"])
+    line = "no value of test/L1/acc: the choice in path (1 of 2 test runs), FedAvg in qs (2 of 2 test runs)"
+    loss = "no value of train/loss on test data: a test run has scores, no loss and no costs"
+    assert missing_notes(tests, [METRIC, "train/loss"]) == (line, loss)
+
+    table = summary(made, {"path": {METRIC: 0.5}}, {GOAL: {"path": 1.2}}, tests)
+    assert table["choice_test"].isna().tolist() == [True, False]
+    trials = pd.DataFrame({"trial": [0], "state": ["complete"], "rounds": [9], GOAL: [1.1], "seconds": [1.0]})
+    study = Study("s", None, made.goal, {}, 0, {GOAL: 1.1}, toy(), trials, tests=tests, environments=table)
+    assert study.missing_notes == (line,) and study.environment_notes == ()
+    assert line in study._repr_html_()
+    [shown] = [block for block in study_page._chosen(study) if getattr(block, "name", "") == "environments"]
+    assert shown.notes == (line,)
+    told: list[str] = []
+    presented.end(SimpleNamespace(set_metrics=lambda *_: None, note=told.append), study, "trials")
+    assert f"- {line}" in told[0]
+
+
+def test_copies_among_test_samples_name_their_environments(monkeypatch):
+    """`path` and `iid` have the study's data, digits; in `mnist` no test sample has a training sample's values."""
+    remarks = {"digits": "5 of 40 test samples have the values of a training sample", "mnist": ""}
+    monkeypatch.setattr(tested, "load", lambda data, data_dir: data.name)
+    monkeypatch.setattr(tested, "copies_remark", lambda dataset, split: remarks[dataset])
+    several = planned_tests(settings(held_out=["mnist"]), {"algorithm.x": 0.25}, 1, None)
+    assert copies_notes(several, None) == (f"path, iid: {remarks['digits']}",)
+    alike = planned_tests(settings(), {"algorithm.x": 0.25}, 1, None)
+    assert copies_notes(alike, None) == (remarks["digits"],)
+    assert copies_notes([], None) == ()
+    study = SimpleNamespace(finals=[], copies=copies_notes(alike, None))
+    assert Study.copies_note.fget(study) == remarks["digits"]

@@ -93,6 +93,23 @@ def test_values_that_this_study_does_not_allow_are_left_out(earlier: StudyStorag
     ))  # fmt: skip
 
 
+def test_values_on_the_steps_are_taken_over_in_decimals(tmp_path: Path) -> None:
+    """An older study drew 0.1 + 2 · 0.1 = 0.30000000000000004, which is also above a range to 0.3, and 0.3 itself. Both
+    are the run of 0.3. A value between the steps is left out; without steps it is kept as it is."""
+    old = settings("algorithm.x: {float: [0, 1]}")
+    made = StudyStorage(
+        "old", study_database.storage(str(tmp_path / "s.log")), old.objective, {**old.as_dict(), "digest": "d"}
+    )
+    for x, value in ((0.1 + 2 * 0.1, 0.9), (0.3, 0.8), (0.25, 0.7)):
+        trial = made.study.ask()
+        trial.suggest_float("algorithm.x", x, x)
+        made.study.tell(trial, value)
+    found = warm_start(made, settings("algorithm.x: {float: [0.1, 0.3], step: 0.1}"))
+    assert list(found.points.values()) == [{"algorithm.x": 0.3}]
+    assert found.left_out == {"algorithm.x=0.25": "0.25 is not 0.1 plus a multiple of the step 0.1"}
+    assert warm_start(made, old).points[0] == {"algorithm.x": 0.1 + 2 * 0.1}
+
+
 def test_a_setting_of_which_the_earlier_study_says_nothing_is_the_experiment_s(earlier: StudyStorage) -> None:
     space = OLD + "\ntraining.batch_size: {int: [1, 64]}"
     assert warm_start(earlier, settings(space, batch_size=7)).points[1]["training.batch_size"] == 7
