@@ -73,6 +73,8 @@ def test_paired_where_there_is_no_test() -> None:
     constant = paired({0: 0.9, 1: 0.8, 2: 0.3}, {0: 0.8, 1: 0.7, 2: 0.2})
     assert (constant.low, constant.high, constant.p) == (None, None, None)
     assert constant.difference == pytest.approx(0.1)
+    large = paired({0: 9e8, 1: 1e8, 2: 1e7}, {0: 9e8 - 9.1, 1: 1e8 - 9.1, 2: 1e7 - 9.1})
+    assert (large.low, large.high, large.p) == (None, None, None) and large.difference == pytest.approx(9.1)
 
 
 def test_welch_by_hand() -> None:
@@ -94,11 +96,12 @@ def test_welch_where_there_is_no_test() -> None:
         assert (found.low, found.high, found.p) == (None, None, None) and found.difference == pytest.approx(0.1)
     assert welch(0.9, 0.0, 3, 0.9, 0.0, 3).p == 1.0
     assert welch(0.9, 0.0, 3, 0.8, 0.0, 3).p is None
+    assert welch(0.9, 1e-10, 3, 0.0, 1e-10, 3).p is None  # a spread of rounding
 
 
 def test_holm_by_hand() -> None:
     # sorted 0.01, 0.03, 0.04 of m = 3: 3 · 0.01, 2 · 0.03, and 1 · 0.04 raised to the one before it
     assert holm([0.04, 0.01, 0.03]) == pytest.approx([0.06, 0.03, 0.06])
-    assert holm([0.5, 0.9]) == [1.0, 1.0]
+    assert holm([0.6, 0.9]) == [1.0, 1.0]
     assert holm([0.02, None, 0.01]) == [0.02, None, 0.02]
     assert holm([]) == []

@@ -167,8 +167,8 @@ class Scorer:
             if chunk.clients is None:
                 shown += len(self._shown(full=False).samples)
             else:
-                numbers = chunk.clients.cpu()
-                numbers = numbers[self._is_scored[numbers]].numpy()
+                clients = chunk.clients.cpu()
+                numbers = clients[self._is_scored[clients]].numpy()
                 shown += float(self._sizes[numbers].sum()) + len(numbers) * len(self.subset)
         return max(shown, 1.0)
 
