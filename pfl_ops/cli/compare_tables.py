@@ -64,8 +64,7 @@ def show(comparison: Comparison, console: Console, remarks: Console | None = Non
         if all(console.measure(table, options=wide).maximum <= console.width for table in tables):
             break
     at = "last round" if comparison.at == "final" else "best round of each run"
-    order = order_text(comparison.metric).removeprefix("ordered ")
-    console.print(f"{size_of(comparison)}, {at}, {order}", style="bold", highlight=False)
+    console.print(f"{size_of(comparison)}, {at}, {order_text(comparison.metric)}", style="bold", highlight=False)
     cut = False
     for group, table in zip(comparison.groups, tables, strict=True):
         console.print(table)
@@ -96,12 +95,14 @@ def show(comparison: Comparison, console: Console, remarks: Console | None = Non
     tested = any(line.difference and line.difference.p is not None for line in comparison.lines)
     if tested and "p" not in droppable[:n]:
         say(console, f"p: {TEST_DESCRIPTIONS[comparison.test]}, corrected for all pairs (Holm)")
-    neutral = is_neutral(comparison.metric)
-    if "p" not in droppable[:n] or neutral:
-        several = len(comparison.groups) > 1 and not neutral
-        notes_on_p = [(group, note) for group in comparison.groups for note in p_notes(comparison, group)]
-        for line in dict.fromkeys(f"{group.title}: {note}" if several else note for group, note in notes_on_p):
-            say(console, line)
+    if is_neutral(comparison.metric):  # the same note for all groups
+        for note in p_notes(comparison, comparison.groups[0]):
+            say(console, note)
+    elif "p" not in droppable[:n]:
+        for group in comparison.groups:
+            where = f"{group.title}: " if len(comparison.groups) > 1 else ""
+            for note in p_notes(comparison, group):
+                say(console, where + note)
 
 
 def _columns(c: Comparison, group: Group) -> list[str]:

@@ -108,9 +108,8 @@ def _chosen(study: "Study") -> Iterator[PageBlock]:
         notes = [*tables.score_notes(study.finals, "test"), *filter(None, [study.copies_note])]
         yield table_of("test", tables.scores(study.finals, "test"), notes=notes)
     if study.environments is not None:
-        lost = (*study.environment_notes, *study.missing_notes)
-        notes = [note for note in (study.baseline_note, *lost, study.copies_note) if note]
-        yield table_of("environments", tables.environments(study.environments), notes=notes, data=study.environments)
+        shown = tables.environments(study.environments)
+        yield table_of("environments", shown, notes=list(study.below_environments), data=study.environments)
     if study.openings:
         times = count(study.openings, "time")
         yield Text(f"The test data were opened {times} for this study.", "note")

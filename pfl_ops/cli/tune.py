@@ -420,9 +420,7 @@ def _report(study: "Study", tracking_uri: str | None) -> None:
     if study.environments is not None:
         console.print()
         console.print(drawn(tables.environments(study.environments)))
-        for note in filter(
-            None, (study.baseline_note, *study.environment_notes, *study.missing_notes, study.copies_note)
-        ):
+        for note in study.below_environments:
             say(console, note)
     for seed, how in study.diverged.items():
         say(console, f"test run with seed {seed}: {how}")

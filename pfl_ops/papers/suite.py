@@ -83,7 +83,7 @@ class Measure:
             highest value over the scored rounds.
         title: as the paper's table has it.
         unit: the paper's number is ours times this.
-        digits: decimals shown. better: which way is better; "": neither.
+        digits: decimals shown; with 0 a mean of several runs has one. better: which way is better; "": neither.
     """
 
     key: str

@@ -97,7 +97,7 @@ class Comparison:
     def __repr__(self) -> str:
         from pfl_ops.reports.compared import size_of
 
-        return f"Comparison({size_of(self)}, {order_text(self.metric)})"
+        return f"Comparison({size_of(self)}, ordered {order_text(self.metric)})"
 
     def _repr_html_(self) -> str:
         from pfl_ops.reports.compared_cards import card

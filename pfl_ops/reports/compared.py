@@ -218,7 +218,7 @@ def results(c: Comparison, group: Group, notes: tuple[str, ...] = ()) -> Table:
         rows.append(Row((*entries, *_tested(c, group, line))))
     heads = (*map(Head, ("setting", "n", "stage", *views, difference_title(group.metric), "p")),)
     at_round = "at the last round" if c.at == "final" else "at each run's best round"
-    caption = f"{group.title}: {group.size}, {at_round}, {order_text(group.metric)}."
+    caption = f"{group.title}: {group.size}, {at_round}, ordered {order_text(group.metric)}."
     data = c.table[c.table["group"] == group.title]
     told = (*scored_notes(group), *p_notes(c, group), *(best_notes(c, group) if c.at == "best" else ()))
     of_group = tuple(map(sentence, told))
@@ -364,7 +364,7 @@ def document(c: Comparison) -> Document:
     return Document(
         "compare",
         f"Compared: {_and(list(dict.fromkeys(line.runs[0].method for line in c.lines)))}",
-        f"{size_of(c)}, {order_text(c.metric)}",
+        f"{size_of(c)}, ordered {order_text(c.metric)}",
         tuple(sections),
         f"pfl-ops compare, {datetime.now():%Y-%m-%d %H:%M}, from {c.place}",
     )

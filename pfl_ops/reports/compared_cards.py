@@ -18,7 +18,7 @@ MOST_GROUPS = 12
 def card(c: Comparison) -> str:
     """Return the comparison as HTML, see `cards`."""
     return cards.card(
-        lambda: cards.heading(size_of(c), order_text(c.metric)),
+        lambda: cards.heading(size_of(c), f"ordered {order_text(c.metric)}"),
         lambda: cards.joined(
             partial(_group, c, group, i < MOST_OPEN) for i, group in enumerate(c.groups[:MOST_GROUPS])
         ),

@@ -318,7 +318,7 @@ def signed(value: float, digits: int) -> str:
 
 
 def _decimals(measure: Measure, values: Sequence[float]) -> int:
-    """Decimals of a mean of ours: those of the measure, and one for a mean of several whole numbers."""
+    """Decimals of a number of ours: those of the measure; with none, a mean of several runs has one, as of counts."""
     return measure.digits or int(len(values) > 1)
 
 

@@ -36,13 +36,13 @@ def title_of(metric: str) -> str:
 
 
 def order_text(metric: str) -> str:
-    """Return the order of the lines of a group in words.
+    """Return the order of the lines of a group, after "ordered".
 
     >>> order_text("acc"), order_text("train/lr")
-    ('ordered by Acc(L)+Acc(G) %', 'train/lr, in the order of names')
+    ('by Acc(L)+Acc(G) %', 'by name, with train/lr')
     """
     title = title_of(metric)
-    return f"{title}, in the order of names" if is_neutral(metric) else f"ordered by {title}"
+    return f"by name, with {title}" if is_neutral(metric) else f"by {title}"
 
 
 def target_title(metric: str, target: float) -> str:

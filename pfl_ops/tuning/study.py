@@ -91,7 +91,7 @@ class Study:
             lambda: cards.table(tables.trials(*self._shown)),
             lambda: cards.table(tables.scores(self.finals, "test")) if self.finals and not self.diverged else "",
             lambda: "" if self.environments is None else cards.table(tables.environments(self.environments)),
-            lambda: cards.note(self.baseline_note, *self.environment_notes, *self.missing_notes, self.copies_note),
+            lambda: cards.note(*self.below_environments),
             lambda: cards.note(*(f"test run with seed {seed}: {how}" for seed, how in self.diverged.items())),
             lambda: cards.note(
                 f"the test data were opened {_times(self.openings)} for this study" * bool(self.openings)
@@ -198,6 +198,12 @@ class Study:
         if self.tests is None or self.environments is None:
             return ()
         return missing_notes(self.tests, self.environments["metric"].unique())
+
+    @property
+    def below_environments(self) -> tuple[str, ...]:
+        """The lines below the table of environments, or below the test scores where there are none."""
+        lines = (self.baseline_note, *self.environment_notes, *self.missing_notes, self.copies_note)
+        return tuple(filter(None, lines))
 
     @property
     def noise(self) -> str:

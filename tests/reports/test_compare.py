@@ -269,7 +269,7 @@ def test_neutral_metric_has_no_best_line_order_or_p(made: Any, shelf: Any, metri
     assert second.difference.n == 5 and second.difference.p is second.difference.low is None
     assert ahead(found, group, first) == "–"
     page = results(found, group)
-    assert f"{metric}, in the order of names" in page.caption and highest(found, group, metric) == ()
+    assert f"ordered by name, with {metric}" in page.caption and highest(found, group, metric) == ()
     note = f"{metric} is neither better large nor small: there is no best line, and no p value"
     shown = io.StringIO()
     show(found, Console(file=shown, width=80))
