@@ -92,7 +92,7 @@ EXECUTION = (
         "PyTorch's, or those of `pfl-ops compile`.",
         lambda: ("auto", "torch", "compiled"),
     ),
-    Flag("state", "state", "NAME", "auto", "Where clients' state is.", lambda: ("auto", "memory", "file")),
+    Flag("state", "state", "NAME", "auto", "Where clients' state is.", lambda: ("auto", "memory", "file", "device")),
     Flag("diverged", "diverged", "stop|continue", "stop", "What a loss or parameter that is not finite does to a run."),
     Flag("checkpoint-every", "checkpoint_every", "INT", "1", "Rounds between checkpoints."),
 )

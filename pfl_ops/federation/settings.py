@@ -13,7 +13,7 @@ from pfl_ops.section import MOST_COUNT, Section
 Device = Literal["auto", "cpu", "cuda"]
 Way = Literal["auto", "loop", "vmap"]
 Kernels = Literal["torch", "compiled"]
-StatePlace = Literal["auto", "memory", "file"]
+StatePlace = Literal["auto", "memory", "file", "device"]
 Precision = Literal["float32", "tf32", "bfloat16", "float64"]
 
 MOST_THREADS = max(64, 4 * (os.cpu_count() or 1))
@@ -169,5 +169,7 @@ class Execution(Section):
     diverged: Literal["stop", "continue"] = Field(
         "stop", description="what a loss or parameter that is not finite does to a run, which is FAILED either way"
     )
-    state: StatePlace = Field("auto", description="where clients' rows are; auto: memory, unless they may outgrow it")
+    state: StatePlace = Field(
+        "auto", description="where clients' rows are; auto: memory, unless they may outgrow it; device: the GPU's"
+    )
     checkpoint_every: int = Field(1, ge=1, le=MOST_COUNT, description="rounds between checkpoints")

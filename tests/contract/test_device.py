@@ -20,6 +20,7 @@ from pfl_ops.bench.gpu_check.agreement import results
 from pfl_ops.bench.gpu_check.waits import KNOWN
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.federation.settings import Execution
+from pfl_ops.federation.state.rows import RowStore
 
 WAYS = {
     "loop": Execution(way="loop", threads=1, workers=1),
@@ -96,6 +97,30 @@ def test_scoring_copies_no_model_to_the_host() -> None:
     assert any(place.startswith("fingerprint.py") for place in seen.to_host)
     assert {place for place in places if not place.startswith("rows.py")} == {"simulate.py:_round"}
     assert len(seen.to_host["simulate.py:_round"]) == 1
+
+
+@pytest.mark.parametrize("name", ["fliu", "scaffold", "fedas"])
+def test_rows_on_the_device_give_the_same_and_stay_there(name: str) -> None:
+    """They are read, written and averaged there; the last global model alone is copied to the host."""
+    seen = agree(experiment(name), Execution(way="vmap", chunk=2, threads=1, workers=1, state="device"))
+    seen.to_host.pop("agreement.py:<dictcomp>")  # the comparison itself
+    row = min(seen.to_host["simulate.py:_round"])
+    assert {place for place, sizes in seen.to_host.items() if max(sizes) >= row} == {"simulate.py:_round"}
+    copies = {wait.kind for wait in seen.waits if wait.place.startswith(("rows.py", "matrix.py"))}
+    assert copies <= {"index of the host"}  # the clients' numbers
+
+
+def test_rows_on_the_device_come_back_from_a_checkpoint() -> None:
+    """Its pieces are the host's, the mean's sum among them; a fresh state takes them to the device."""
+    with simulated_device():
+        rows, again = (RowStore("device")(torch.tensor([1.0, 2.0]).to(DEVICE), 4) for _ in range(2))
+        rows.write(torch.tensor([2, 0]), torch.tensor([[5.0, 6], [7, 8]]).to(DEVICE))
+        assert rows.mean().tolist() == [3.5, 4.5]
+        for piece in rows.pieces(limit=1000, all_rows=True):
+            assert all(type(tensor) is Tensor for tensor in piece.values())
+            again.take(piece)
+        assert again.on_device and again[torch.arange(4)].tolist() == [[7, 8], [1, 2], [5, 6], [1, 2]]
+        assert again.mean().tolist() == [3.5, 4.5]
 
 
 # -- the simulation sees what it is for --------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from pfl_ops.errors import PflOpsError
 from pfl_ops.federation.state.matrix import InFile, InMemory
 from pfl_ops.federation.state.rows import SHARE, ClientRows, RowStore
 from pfl_ops.system import memory
@@ -206,6 +207,23 @@ def test_rows_go_to_a_file_where_they_may_outgrow_memory(monkeypatch, tmp_path):
     assert [rows.row_bytes for rows in made] == [15, 20, 10, 1]
     assert not RowStore("memory", tmp_path)(torch.zeros(1000), n).in_file
     assert RowStore("file", tmp_path)(torch.zeros(1), n).in_file
+
+
+def test_device_is_the_networks(tmp_path):
+    """Rows lie where the first ones do; on a machine without a GPU that is memory."""
+    rows = RowStore("device", tmp_path)(BASE, 3)
+    assert not rows.in_file and not rows.on_device
+    meta = RowStore("device", tmp_path)(BASE.to("meta"), 3)
+    assert meta.on_device and meta[torch.tensor([0, 2])].device == torch.device("meta")
+
+
+def test_more_than_a_gpus_memory_is_one_clear_error(monkeypatch):
+    def full(*args, **kwargs):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 8.00 GiB.")
+
+    monkeypatch.setattr(torch, "empty", full)
+    with pytest.raises(PflOpsError, match=r"^the state of 1024 clients, 4\.0 GiB, is more than the GPU's free"):
+        InMemory(1024, (1 << 20,), torch.float32, torch.device("cuda"))
 
 
 def test_without_a_folder_files_are_temporary(monkeypatch, tmp_path):

@@ -9,6 +9,7 @@ from pfl_ops.bench.gpu_check.options import Options
 from pfl_ops.bench.gpu_check.outcome import NO_TIME, CheckRow, passed_if
 from pfl_ops.errors import PflOpsError
 from pfl_ops.federation.loop.estimate import LIBRARIES_MIB
+from pfl_ops.federation.settings import StatePlace
 from pfl_ops.papers import find
 from pfl_ops.system.hosting import HostedProcess
 
@@ -17,35 +18,41 @@ GRACE = 30.0  # seconds that the process may take beyond the time that is left
 
 
 def cell(o: Options) -> Iterator[CheckRow]:
-    """Run rounds of the cell in a process of its own, and extrapolate to the whole run."""
-    suite = find(SUITE)
+    """Run rounds of the cell, on a GPU with clients' rows on the host and then with these on the GPU, too."""
+    yield from _rounds(o, "auto")
+    if o.is_gpu:
+        yield from _rounds(o, "device", ", rows on the GPU")
+
+
+def _rounds(o: Options, state: StatePlace, how: str = "") -> Iterator[CheckRow]:
+    """Run rounds of the cell in a process of its own, and extrapolate to the whole run; `how`: for the rows' names."""
+    suite, title = find(SUITE), f"{SUITE} {CELL}{how}"
     e = suite.experiment(suite.cell(CELL)).override(dict(o.sizes.changes))
-    title = f"{SUITE} {CELL}"
     if o.left <= 0:
         yield CheckRow("cell", title, "skipped", NO_TIME)
         return
     o.say(f"cell: {title} is built, its execution chosen by timing")
-    process = HostedProcess("pfl_ops.bench.gpu_check.inside.Rounds", e.resolved, o.asked, o.data_dir)
+    process = HostedProcess("pfl_ops.bench.gpu_check.inside.Rounds", e.resolved, o.asked, o.data_dir, state)
     rounds: list[dict[str, float]] = []
     total = 0
     try:
         about = _asked(o, process, "about")
         total = about["rounds"]
         estimated = _asked(o, process, "estimate")
-        yield CheckRow("cell", "estimate", "passed", about["execution"], {"seconds": estimated["seconds"]})
+        yield CheckRow("cell", f"estimate{how}", "passed", about["execution"], {"seconds": estimated["seconds"]})
         _asked(o, process, "next")  # the start
         while len(rounds) < o.sizes.rounds and (o.left > 0 or not rounds):
             rounds.append(_asked(o, process, "next"))
             o.say(f"cell: round {len(rounds)} of {o.sizes.rounds}")
         yield extrapolated(title, rounds, o.sizes.rounds, total)
-        yield _memory(o, _asked(o, process, "peaks"), estimated["mib"])
+        yield _memory(o, _asked(o, process, "peaks"), estimated["mib"], how)
     except NoAnswer:
         yield (
             extrapolated(title, rounds, o.sizes.rounds, total)
             if rounds
             else CheckRow("cell", title, "skipped", NO_TIME)
         )
-        yield CheckRow("cell", "memory", "skipped", NO_TIME)
+        yield CheckRow("cell", f"memory{how}", "skipped", NO_TIME)
     finally:
         process.kill()
 
@@ -73,11 +80,11 @@ def extrapolated(title: str, rounds: list[dict[str, float]], wanted: int, total:
     return CheckRow("cell", title, "passed", cut, figures)
 
 
-def _memory(o: Options, peaks: dict[str, float], estimated: float) -> CheckRow:
+def _memory(o: Options, peaks: dict[str, float], estimated: float, how: str = "") -> CheckRow:
     """The peak beside the estimate: of the GPU where there is one, else of the process without its libraries."""
     peak = peaks["device"] if o.is_gpu else peaks["process"] - LIBRARIES_MIB
     return passed_if(
-        peak <= estimated, "cell", "memory", "the peak is above the estimate",
+        peak <= estimated, "cell", f"memory{how}", "the peak is above the estimate",
         peak_mib=peak, estimate_mib=estimated, process_peak_mib=peaks["process"],
     )  # fmt: skip
 

@@ -7,7 +7,7 @@ import torch
 
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.federation.loop.estimate import LIBRARIES_MIB, estimate
-from pfl_ops.federation.settings import Device, Execution
+from pfl_ops.federation.settings import Device, Execution, StatePlace
 from pfl_ops.federation.state.checkpoint import Record
 from pfl_ops.probe.memory import keep_within
 from pfl_ops.system import memory
@@ -37,12 +37,13 @@ class Rounds:
     """An experiment whose rounds are run one by one.
 
     Args:
-        experiment: every setting, nested. device: where. data_dir: folder of the data.
+        experiment: every setting, nested. device: where. data_dir: folder of the data. state: where clients' rows are.
     """
 
-    def __init__(self, experiment: dict[str, Any], device: Device, data_dir: str) -> None:
+    def __init__(self, experiment: dict[str, Any], device: Device, data_dir: str, state: StatePlace = "auto") -> None:
         e = Experiment.model_validate(experiment)
-        self.simulation = e.build(data_dir=data_dir, execution=Execution(device=device, workers=1, diverged="continue"))
+        execution = Execution(device=device, workers=1, diverged="continue", state=state)
+        self.simulation = e.build(data_dir=data_dir, execution=execution)
         self._records: Iterator[Record] = self.simulation.run()
         self.device = device
 

@@ -370,8 +370,11 @@ class Simulation:
 
     @property
     def state_place(self) -> str:
-        """The place of clients' rows: file, where some did not fit into memory."""
-        return "file" if any(isinstance(v, ClientRows) and v.in_file for v in self._state.values()) else "memory"
+        """The place of clients' rows: file, where some did not fit into memory; device, where they are on a GPU."""
+        rows = [value for value in self._state.values() if isinstance(value, ClientRows)]
+        if any(value.in_file for value in rows):
+            return "file"
+        return "device" if any(value.on_device for value in rows) else "memory"
 
     def global_model(self) -> dict[str, Tensor] | None:
         """G of the last round, name -> [*shape]; None if a method has no global model, or the run is not over."""

@@ -1,4 +1,4 @@
-"""N rows of one shape, in memory or in a file that has no name."""
+"""N rows of one shape: in memory, on a GPU, or in a file that has no name."""
 
 import tempfile
 import weakref
@@ -11,9 +11,17 @@ from torch import Tensor
 
 from pfl_ops.errors import PflOpsError
 
+HOST = torch.device("cpu")
+
 
 class Matrix(Protocol):
-    """Storage of the rows of all clients. A row must be written before it is read."""
+    """Storage of the rows of all clients. A row must be written before it is read.
+
+    Attributes:
+        device: of the rows that are read, and of those that are written.
+    """
+
+    device: torch.device
 
     def read(self, clients: Tensor) -> Tensor:
         """Return a copy of the rows of clients (int64 [C]), [C, ...]."""
@@ -29,21 +37,23 @@ class Matrix(Protocol):
 
 
 class InMemory:
-    """One matrix, whose pages the system hands out when they are first written.
+    """One matrix. The system hands out its pages when they are first written; a GPU gives all of it at once.
 
     Args:
-        n: rows. shape, dtype: of a row.
+        n: rows. shape, dtype: of a row. device: whose memory it is.
     Raises:
-        PflOpsError: more than the system would ever give.
+        PflOpsError: more than the system would ever give, or the GPU has free.
     """
 
-    def __init__(self, n: int, shape: Sequence[int], dtype: torch.dtype) -> None:
+    def __init__(self, n: int, shape: Sequence[int], dtype: torch.dtype, device: torch.device = HOST) -> None:
+        self.device = device
         try:
-            self._values = torch.empty((n, *shape), dtype=dtype, device="cpu")
+            self._values = torch.empty((n, *shape), dtype=dtype, device=device)
         except RuntimeError as error:
             size = n * torch.Size(shape).numel() * dtype.itemsize / 2**30
+            whose, use = ("this machine's", "file") if device.type == "cpu" else ("the GPU's free", "memory")
             raise PflOpsError(
-                f"the state of {n} clients, {size:.1f} GiB, is more than this machine's memory; use --state file"
+                f"the state of {n} clients, {size:.1f} GiB, is more than {whose} memory; use --state {use}"
             ) from error
 
     def read(self, clients: Tensor) -> Tensor:
@@ -66,6 +76,8 @@ class InFile:
         folder: on which disk; it is made with the first row that is written.
         shape, dtype: of a row.
     """
+
+    device = HOST
 
     def __init__(self, folder: Path, shape: Sequence[int], dtype: torch.dtype) -> None:
         self.folder, self.shape, self.dtype = folder, tuple(shape), dtype

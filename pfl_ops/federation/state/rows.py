@@ -67,6 +67,11 @@ class ClientRows:
         """True if rows are in a file, not in memory."""
         return isinstance(self._matrix, InFile)
 
+    @property
+    def on_device(self) -> bool:
+        """True if rows are on a GPU."""
+        return self._matrix.device.type != "cpu"
+
     def __getitem__(self, clients: Tensor) -> Tensor:
         """Rows of `clients` (int64 [C]), a copy on the device of `base`."""
         return self._read(clients.cpu()).to(self.base.device)
@@ -75,7 +80,8 @@ class ClientRows:
         known = self.written[clients]
         if bool(known.all()):
             return self._matrix.read(clients)
-        rows = self.base.cpu().expand(len(clients), *self.base.shape).clone(memory_format=torch.contiguous_format)
+        base = self.base.to(self._matrix.device)
+        rows = base.expand(len(clients), *self.base.shape).clone(memory_format=torch.contiguous_format)
         for i in known.nonzero()[:, 0].tolist():
             self._matrix.read_into(int(clients[i]), rows[i])
         return rows
@@ -94,14 +100,15 @@ class ClientRows:
         >>> rows.mean().tolist(), rows.mean(torch.tensor([1, 2]), torch.tensor([[2.0], [6.0]])).tolist()  # (2 + 6) / 4
         ([0.0], [2.0])
         """
+        where = self._matrix.device
         if self._sum is None:
-            self._sum = torch.zeros(self.base.shape, dtype=torch.float64)
+            self._sum = torch.zeros(self.base.shape, dtype=torch.float64, device=where)
             for k in self.written.nonzero()[:, 0].tolist():
-                self._sum += self._row(k).double() - self.base.cpu()
+                self._sum += self._row(k).double() - self.base.to(where)
         total = self._sum
         if clients is not None and values is not None:
             total = total.clone()
-            for k, value in zip(clients.tolist(), values.detach().cpu(), strict=True):
+            for k, value in zip(clients.tolist(), values.detach().to(where), strict=True):
                 total += value.double() - self._row(k)
         return self.base + (total / self.n).to(self.base)
 
@@ -139,7 +146,7 @@ class ClientRows:
         >>> rows[torch.arange(3)].tolist()
         [0.1..., 0.5, 0.8...]
         """
-        for k, value in zip(clients.tolist(), values.detach().cpu(), strict=True):
+        for k, value in zip(clients.tolist(), values.detach().to(self._matrix.device), strict=True):
             if self._sum is not None:
                 self._sum += value.double() - self._row(k)
             self._matrix.write(k, value)
@@ -159,13 +166,13 @@ class ClientRows:
         """
         first = {"base": self.base.cpu()} if all_rows else {}
         if self._sum is not None:
-            first["sum"] = self._sum
+            first["sum"] = self._sum.cpu()
         if first:
             yield first
         whose = self.written.nonzero()[:, 0] if all_rows else torch.tensor(sorted(self.changed), dtype=torch.int64)
         at_once = max(1, limit // (self.row_bytes + whose.element_size()))
         for clients in whose.split(at_once) if len(whose) else ():
-            yield {"clients": clients, "values": self._read(clients)}
+            yield {"clients": clients, "values": self._read(clients).cpu()}
 
     def kept(self) -> None:
         """Mark all rows written so far as being in a checkpoint."""
@@ -202,12 +209,12 @@ class ClientRows:
                 raise ValueError("another shape or type")
             self.base = piece["base"].to(self.base.device)
         if "sum" in piece:
-            self._sum = piece["sum"]
+            self._sum = piece["sum"].to(self._matrix.device)
         if "clients" in piece:
             clients, values = piece["clients"], piece["values"]
             if values.shape[1:] != self.base.shape or values.dtype != self.dtype or int(clients.max()) >= self.n:
                 raise ValueError("another shape or type, or more clients")
-            for k, value in zip(clients.tolist(), values, strict=True):
+            for k, value in zip(clients.tolist(), values.to(self._matrix.device), strict=True):
                 self._matrix.write(k, value)
             self.written[clients] = True
 
@@ -216,13 +223,15 @@ class RowStore:
     """Makes the rows of all clients: in memory as long as they fit, whatever is written to them later, else in a file.
 
     Args:
-        where: memory or file for all; auto: in memory what stays below `SHARE` of what is free.
+        where: memory, file or device (where the network is) for all; auto: in memory what stays below `SHARE` of what
+            is free.
         folder: for files; None: the system's folder for temporary ones.
     """
 
     def __init__(self, where: StatePlace = "auto", folder: Path | None = None) -> None:
         self.folder = folder or Path(tempfile.gettempdir())
-        self.limit = {"auto": SHARE * memory.available(), "memory": float("inf"), "file": 0.0}[where]
+        self.limit = {"auto": SHARE * memory.available(), "file": 0.0}.get(where, float("inf"))
+        self.on_device = where == "device"
         self._taken = 0
 
     def __call__(self, base: Tensor, n: int) -> ClientRows:
@@ -230,4 +239,4 @@ class RowStore:
         if self._taken + size > self.limit:
             return ClientRows(base, n, InFile(self.folder, base.shape, base.dtype))
         self._taken += size
-        return ClientRows(base, n)
+        return ClientRows(base, n, InMemory(n, base.shape, base.dtype, base.device) if self.on_device else None)
