@@ -4,7 +4,7 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.errors import PflOpsError
@@ -19,6 +19,22 @@ FEWEST_SEEDS = 3  # whose scores are the same, from which on a network gives one
 OPTIMISER = "training.optimiser"
 POOLED = ("test/G/global/mean", "test/L1/global/mean")
 """Accuracies on pooled data. They show networks that give one answer, in suites of other measures too."""
+
+
+class OneAnswer(NamedTuple):
+    """A cell whose networks give one answer to all inputs.
+
+    Attributes:
+        share: their accuracy on pooled data, the share of one class. seeds: that have it. of: all seeds.
+    """
+
+    share: float
+    seeds: int
+    of: int
+
+    def __str__(self) -> str:
+        return f"{100 * self.share:.2f} %" + f", {self.seeds} of {self.of} seeds" * (self.seeds < self.of)
+
 
 Counts: TypeAlias = Callable[[str], Any]
 """Name of a cell -> who holds how many samples of each class, int [K, L]; None: not known."""
@@ -103,24 +119,26 @@ class SuiteRun:
         return f"{lost} of {lost + len(self.outcomes.get(cell, ()))} diverged" if lost else ""
 
     @cached_property
-    def one_answer(self) -> dict[str, float]:
-        """Cells whose networks give one answer to all inputs -> their accuracy, as a share.
+    def one_answer(self) -> dict[str, OneAnswer]:
+        """Cells whose networks give one answer to all inputs, in three seeds or more.
 
-        Told by an accuracy on pooled data that is exactly the same in all of at least three seeds, and below 0.9: it is
-        the share of one class in the test set. Numbers of such a cell are of a failed training, not of its method. A
+        Told by an accuracy on pooled data that is exactly the same in these seeds, the lowest of all, and below 0.9: it
+        is the share of one class in the test set. Means of such a cell are of a failed training, not of its method. A
         cell for which the paper prints this very number is left out: there the failure is what the paper reports.
         """
         units = dict.fromkeys(POOLED, 1.0)
         units |= {one.key: one.unit for one in self.suite.measures if one.key.endswith("/global/mean")}
-        found, printed = {}, set()
+        found: dict[str, OneAnswer] = {}
+        printed = set()
         for key, unit in units.items():
             for cell, each in self.outcomes.items():
                 values = [value for one in each if (value := one.value(key, self.suite.at, unit)) is not None]
-                if len(values) >= FEWEST_SEEDS and len(set(values)) == 1 and values[0] < 0.9 * unit:
-                    found[cell] = values[0] / unit
-                    if self._printed(cell, key, values[0]):
+                least = min(values, default=unit)
+                if values.count(least) >= FEWEST_SEEDS and least < 0.9 * unit:
+                    found[cell] = OneAnswer(least / unit, values.count(least), len(values))
+                    if self._printed(cell, key, least):
                         printed.add(cell)
-        return {cell: share for cell, share in found.items() if cell not in printed}
+        return {cell: one for cell, one in found.items() if cell not in printed}
 
     def _printed(self, cell: str, key: str, value: float) -> bool:
         """True if the paper prints this value there, as it rounds."""

@@ -92,11 +92,12 @@ def _assumed(cells: Mapping[str, bool]) -> str:
 def _one_answer(run: SuiteRun) -> Iterator[Text]:
     """A warning about networks that give one answer to all inputs, if there are any; see `SuiteRun.one_answer`."""
     if run.one_answer:
-        cells = ", ".join(f"{cell} ({100 * share:.2f} %)" for cell, share in run.one_answer.items())
+        cells = ", ".join(f"{cell} ({one})" for cell, one in run.one_answer.items())
+        whose = "in every seed" if all(one.seeds == one.of for one in run.one_answer.values()) else "in these seeds"
         yield Text(
             f"Networks that give one answer to all inputs{_given(run)}: {cells}. Their accuracy on pooled data is "
-            "exactly the same in every seed, the share of one class. Training failed under these settings, so claims "
-            "about these cells are not judged.",
+            f"exactly the same {whose}, the share of one class. Training failed under these settings, so claims about "
+            "these cells are not judged.",
             "warning",
         )
 

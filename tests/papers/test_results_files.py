@@ -217,7 +217,7 @@ def test_networks_that_give_one_answer_are_told_from_a_file_as_from_runs(tmp_pat
     for _ in range(2):  # a later call keeps the column
         path = results_files.write(tmp_path, suite, "small", each)
         (found,) = results_files.read(tmp_path, [suite])
-        assert found.one_answer == {"iid/local": 0.1135, "path/local": 0.1135}
+        assert found.one_answer == {"iid/local": (0.1135, 3, 3), "path/local": (0.1135, 3, 3)}
         assert [claim.ours for claim in verdicts.standings(found)] == ["not judged"]
         each = {}
     assert path.read_text().splitlines()[0] == f"cell,seed,setting,commit,torch,{ACC},{G}"

@@ -554,7 +554,7 @@ def test_a_number_of_another_round_is_not_called_the_last() -> None:
 
 
 def test_a_network_that_gives_one_answer_decides_no_claim() -> None:
-    """FedAvg has 11.35 % in each of five seeds, and FLIU is far above it: by the letter of the test its claim holds."""
+    """FedAvg has 11.35 % in three of five seeds or more, and FLIU is far above: by the letter of the test it holds."""
     g = "test/G/global/mean"
     claim = Claim("FLIU is above FedAvg", f"path/fliu:{g} > path/fedavg:{g}")
     suite = replace(SUITE, measures=(Measure(g, "G"),), claims=(claim,), published={}, exhibits=())
@@ -564,14 +564,20 @@ def test_a_network_that_gives_one_answer_decides_no_claim() -> None:
 
     fliu, dead = five([0.79, 0.70, 0.7925, 0.7565, 0.74]), five([0.1135] * 5)
     for fedavg, status, told in (
-        (dead, "not judged", True),
-        (five([0.1135, 0.1135, 0.1135, 0.1135, 0.1136]), "holds", False),
+        (dead, "not judged", ""),
+        (five([0.2086, 0.1135, 0.1135, 0.1789, 0.1135]), "not judged", ", 3 of 5 seeds"),
+        (five([0.1135, 0.1134, 0.1135, 0.1136, 0.1135]), "holds", False),
+        (five([0.1135, 0.1135, 0.16, 0.2, 0.19]), "holds", False),
         (dead[:2], "undecided", False),
         (five([0.97] * 5), "does not hold", False),
     ):
         made = run(suite, outcomes={"path/fliu": fliu, "path/fedavg": fedavg}, chosen=None, problems={})
         assert verdicts.in_ours(made) == [status]
-        assert ("one answer to all inputs: path/fedavg (11.35 %)" in to_markdown(suite_report(made))) == told
+        page = to_markdown(suite_report(made))
+        if told is False:
+            assert "one answer" not in page
+        else:
+            assert f"one answer to all inputs: path/fedavg (11.35 %{told}). " in page
 
 
 def test_a_network_that_gives_one_answer_in_the_paper_too_is_judged() -> None:
@@ -655,7 +661,7 @@ def test_a_network_that_gives_one_answer_is_seen_where_the_suite_shows_other_sco
     suite = replace(SUITE, measures=(Measure(own, "Acc(L)"),), claims=(), published={}, exhibits=())
     each = [Result.of_numbers(seed, {f"final/{g}": 0.0982, f"final/{own}": 0.09 + 0.001 * seed}) for seed in range(3)]
     made = run(suite, outcomes={"path/fedavg": each}, chosen=None, problems={})
-    assert made.one_answer == {"path/fedavg": 0.0982}
+    assert made.one_answer == {"path/fedavg": (0.0982, 3, 3)}
 
 
 def test_rows_of_a_results_file_have_no_curves_and_the_page_says_so() -> None:
