@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from pfl_ops.config.experiment import Experiment
 
 Mode: TypeAlias = Literal["max", "min"]
+EXAMPLES = ("val/L1/acc", "val/L1/local/worst", "train/loss", "cost/up_bytes")
 
 
 @dataclass(frozen=True)
@@ -58,10 +59,12 @@ def distances_to_ideal(front: ArrayLike, modes: Sequence[str]) -> NDArray[np.flo
 
 
 def allowed(experiment: "Experiment") -> list[str]:
-    """Every key that a trial of this experiment may track, as far as names can tell (a method may lack a stage)."""
+    """Return every key that can be an objective of this experiment, as far as names can tell (a method may lack a
+    stage): what a trial tracks, without numbers that are better neither large nor small.
+    """
     evaluation = experiment.evaluation
     scores = metrics.scores("validation", evaluation.synthetic, evaluation.eps)
-    return [*scores, "train/loss", *metrics.COSTS]
+    return [key for key in (*scores, "train/loss", *metrics.COSTS) if not metrics.is_neutral(key)]
 
 
 def objective(
@@ -74,13 +77,18 @@ def objective(
         metric: one key or several.
         mode: "max" or "min", one for each metric or one for all; none: what is better for that key.
     Raises:
-        PflOpsError: no such key, with the nearest; or no such mode.
+        PflOpsError: no such key, with the nearest; one that is better neither large nor small; or no such mode.
     """
     wanted = (metric,) if isinstance(metric, str) else tuple(metric)
     keys = allowed(experiment)
     if not wanted or len(set(wanted)) < len(wanted):
         raise PflOpsError("give one metric, or several different ones")
     for name in wanted:
+        if metrics.is_neutral(name):
+            raise PflOpsError(
+                f"'{echo(name)}' is neither better large nor small, so that no trial is the best by it; an objective "
+                f"is a score, a loss or a cost: {', '.join(EXAMPLES)}"
+            )
         if name.startswith("test/"):
             raise PflOpsError(f"'{echo(name)}': tuning never sees the test data; did you mean 'val/{echo(name[5:])}'?")
         if name not in keys:

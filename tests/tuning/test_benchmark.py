@@ -170,6 +170,7 @@ def test_the_examples_of_tune_and_benchmark_are_true(tmp_path, furnish, monkeypa
         (lambda: [*methods("toy"), *methods("rival", seed=1)], {}, "on the same seed: toy has 0, rival 1"),
         (lambda: [*methods("toy"), *methods("rival", rounds=4)], {}, "same training.rounds: toy has 9, rival 4"),
         (lambda: methods("toy", "rival"), {"metric": "val/L1/ac"}, "toy, rival: no metric named 'val/L1/ac'"),
+        (lambda: methods("toy", "rival"), {"metric": "val/L1/local/clients"}, "is neither better large nor small"),
         (lambda: methods("toy", "rival"), {"metric": "train/loss"}, "by a validation score"),
         (lambda: methods("toy", "rival"), {"metric": ["val/L1/acc", "val/G/acc"]}, "ranks methods by one metric"),
         (

@@ -67,6 +67,18 @@ def test_what_is_wrong_is_said(experiment, metric, mode, message):
     assert message in str(caught.value)
 
 
+@pytest.mark.parametrize("metric", ["val/L1/local/clients", "local/clients", "test/G/local/clients", "train/lr"])
+@pytest.mark.parametrize("mode", [None, "max"])
+def test_objective_of_a_neutral_metric_is_refused(experiment: Experiment, metric: str, mode: str | None) -> None:
+    """The number of scored clients is the same in all trials; the names in the message can be objectives."""
+    with pytest.raises(PflOpsError) as caught:
+        objective(experiment, [metric, "val/L1/acc"], mode)
+    told = str(caught.value)
+    assert told.startswith(f"'{metric}' is neither better large nor small")
+    named = told.rpartition(": ")[2].split(", ")
+    assert objective(experiment, named).metrics == tuple(named) and metric not in allowed(experiment)
+
+
 @pytest.mark.parametrize(
     ("front", "told"),
     [
