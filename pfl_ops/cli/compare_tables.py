@@ -88,7 +88,7 @@ def show(comparison: Comparison, console: Console, remarks: Console | None = Non
     if n:
         say(console, f"no room for: {', '.join(droppable[:n])}")
     columns = [name for name in there if name not in droppable[:n]]
-    others = any(name.startswith(("best ", "last ")) and name != "best round" for name in columns)
+    others = any(name.startswith(("best ", "best/", "last ")) for name in columns)
     if comparison.at == "best" or others:
         for note in dict.fromkeys(note for group in comparison.groups for note in best_notes(comparison, group)):
             say(console, note)

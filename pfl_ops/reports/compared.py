@@ -97,10 +97,14 @@ def shown_metrics(group: Group) -> dict[str, str]:
 
 
 def other_rounds(c: Comparison, group: Group) -> dict[str, tuple[str, At]]:
-    """Return column -> (metric, "final" or "best") of the round that is not compared, and the best round's number."""
-    name = title_of(group.metric)
-    other: dict[str, tuple[str, At]]
-    other = {f"last {name}": (group.metric, "final")} if c.at == "best" else {f"best {name}": (group.metric, "best")}
+    """Return column -> (metric, "final" or "best") of the round that is not compared, and the best round's number.
+
+    The first one is left out if no line has a value of it: a best round has scores alone.
+    """
+    word = "last" if c.at == "best" else "best"
+    at: At = "final" if c.at == "best" else "best"
+    has_value = any(line.values(group.metric, at) for line in group.lines)
+    other: dict[str, tuple[str, At]] = {f"{word} {title_of(group.metric)}": (group.metric, at)} if has_value else {}
     return other | {"best round": (BEST_ROUND, "final")}
 
 

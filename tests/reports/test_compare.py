@@ -786,6 +786,29 @@ def test_best_rounds_of_other_looks_take_the_p_value_and_are_named(made: Any, sh
     assert line == "other rounds have acc, so rounds to a target differ: 1 to 5 ('fedavg'); 3, 5 ('fliu')"
 
 
+@pytest.mark.parametrize("metric", ["best/round", "train/loss"])
+def test_compare_without_best_values_has_no_column_of_them(made: Any, shelf: Any, metric: str) -> None:
+    """A best round has scores alone: `best best/round` was empty. The note on best rounds stays, on narrow terminals
+    too, where the column `best round` has no room. Best rounds are among rounds 1 and 2, or 2 alone.
+    """
+    runs = [made(method, seed) for method in ("fliu", "fedavg") for seed in range(2)]
+    for run in runs:
+        run.metrics["train/loss"] = 0.5
+    accs = {"fliu": [0.1, 0.2, 0.3], "fedavg": [0.1, math.nan, 0.3]}
+    curves = {run.run_id: {"test/L1/acc": accs[run.params["algorithm.name"]]} for run in runs}
+    found = go(shelf(runs, curves), metric=metric, with_clients=False)
+    (group,) = found.groups
+    assert f"best {metric}" not in {*_columns(found, group), *found.table.columns, *found.runs.columns}
+    heads, cells = [head.text for head in costs(found, group).head[0]], costs(found, group).rows[0].entries
+    assert heads[:3] == ["setting", "best round", "sent MiB"] and cells[1].text == "2.0 ± 0.0"
+    for width in (60, 200) if metric == "best/round" else (200,):
+        shown = io.StringIO()
+        show(found, Console(file=shown, width=width))
+        assert "best rounds were chosen among other rounds" in " ".join(shown.getvalue().split())
+    acc = go(shelf(runs, curves), metric="acc", with_clients=False)
+    assert "best Acc(L)+Acc(G) %" in acc.table.columns
+
+
 @pytest.mark.parametrize("second", ["L1", "L2"])
 def test_best_rounds_of_a_cohort_take_the_p_value(made: Any, shelf: Any, second: str) -> None:
     """In a round L2 is scored on the cohort, here a quarter of the clients, at the end on all; L1 always on all.
