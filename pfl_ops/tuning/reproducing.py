@@ -17,6 +17,7 @@ from pfl_ops.tuning.reproduction import Reproduction
 from pfl_ops.tuning.resource_request import Amount, ResourceRequest, check_request
 from pfl_ops.tuning.session import StudyInterrupted
 
+FURTHER = "the planned runs are finished already; undecided claims get more seeds"
 EACH = 2.0  # seconds, roughly: a run's own start, and its artifacts
 
 
@@ -67,13 +68,16 @@ def reproduce(
         reproduction.hours, reproduction.kept = hours, kept or {}
         try:
             missing = reproduction.missing()
-            takes = _estimate(missing, plan.scale, asked, reproduction.execution, data_dir) if missing else ""
+            further = [] if missing or hours is None else reproduction.more()
+            takes = FURTHER if further else ""
+            if missing:
+                takes = _estimate(missing, plan.scale, asked, reproduction.execution, data_dir)
             reproduction.tell("begin", text=takes)
             if dry_run:
                 return []
             for part in plan.parts:
                 reproduction.parents[part.suite.name] = opened.enter_context(reproduction.parent(part))
-            reproduction.run(missing)
+            reproduction.run(missing or further)
         except KeyboardInterrupt:
             raise StudyInterrupted from None
         return [reproduction.complete[part.suite.name] for part in plan.parts]

@@ -60,7 +60,8 @@ class Reproduction:
     wanted: int = 0
     hours: float | None = None
     begun: set[str] = field(default_factory=set)  # digests
-    claim: str | None = None  # that got the last seeds
+    claim: OpenClaim | None = None  # that got the last seeds
+    announced: str | None = None  # the text of the claim that was told last
 
     def missing(self) -> list[CellRun]:
         """Return the jobs that have to be run; what has been run is read.
@@ -81,20 +82,23 @@ class Reproduction:
         self.begun = {job.digest for job in missing}
         return missing
 
-    def run(self, missing: Sequence[CellRun]) -> None:
+    def run(self, cells: Sequence[CellRun]) -> None:
         """Do it, and hand over each suite as soon as nothing of it is left.
 
         Runs are tracked in a thread, one by one, so that no process waits for that; it also says that they are over.
 
+        Args:
+            cells: what is `missing`; if nothing is, the first further seeds (`more`), or none.
         Raises:
             KeyboardInterrupt: Ctrl-C came.
         """
         self._gather()
-        cells = list(missing) or ([] if self.hours is None else self.more())
+        cells = list(cells)
         if not cells:
             self.hours = None
             self._gather()
             return
+        self.announce()
         queue: TrackingQueue[None] = TrackingQueue()
 
         def take(event: JobEvent) -> None:
@@ -260,16 +264,18 @@ class Reproduction:
                 if new:
                     self.wanted += len(new)
                     self.begun |= {job.digest for job in new}
-                    self._announce(one)
+                    self.claim = one
                     return new
                 read = True
                 break
             if not read:
                 return []
 
-    def _announce(self, one: OpenClaim) -> None:
-        if self.claim != one.claim.text:
-            self.claim = one.claim.text
+    def announce(self) -> None:
+        """Tell the claim that got the last seeds, unless it was told last."""
+        one = self.claim
+        if one is not None and self.announced != one.claim.text:
+            self.announced = one.claim.text
             needed = "no number of seeds is expected to decide it"
             when = needed if one.needed is None else f"about {count(one.needed, 'seed')}"
             self.tell("claim", text=f"more seeds for: {one.claim.text} ({one.n} so far, {when})")
@@ -335,6 +341,7 @@ class _Cells:
                 if i in self.queue:  # its job has ended: its result counts
                     self.queue.result(i)
             self.cells += self.call.more()
+            self.call.announce()
         if self.given == len(self.cells):
             return None
         i, cell = self.given, self.cells[self.given]

@@ -16,7 +16,9 @@ from toy_suite import ACC, TOY
 from pfl_ops.papers.claims import Claim, decided
 from pfl_ops.results import SECONDS, Result
 from pfl_ops.tuning import deciding, reproduction
+from pfl_ops.tuning.cells import CellEvent
 from pfl_ops.tuning.deciding import OpenClaim, open_claims, prefix
+from pfl_ops.tuning.reproducing import FURTHER
 
 LABELS = {"method": ["a", "b", "c"]}
 
@@ -91,7 +93,7 @@ def test_hours_begin_when_all_planned_cells_have_begun(monkeypatch: pytest.Monke
     monkeypatch.setattr(reproduction.time, "monotonic", lambda: now[0])
     monkeypatch.setattr(reproduction.Job, "of", lambda kind, name, i, *rest: (name, i))
     cell: Any = SimpleNamespace(name="c", experiment=None)
-    call: Any = SimpleNamespace(hours=1.0, data_dir=None, more=lambda: [cell])
+    call: Any = SimpleNamespace(hours=1.0, data_dir=None, more=lambda: [cell], announce=lambda: None)
     nothing: Any = None  # neither a share nor an execution is read: no job is made
     source = reproduction._Cells(call, [cell, cell], {}, nothing, nothing)
     given = []
@@ -119,6 +121,27 @@ def test_seeds_are_added_until_claims_are_decided_or_no_more_may_be(
     assert told[-1].done == told[-1].wanted == 6
     count = worked(tmp_path)
     monkeypatch.setattr(reproduction, "cluster", lambda *_: pytest.fail("nothing is left: Ray is not needed"))
-    (again,) = reproduce(planned(suite, cells=cells, repetitions=1), home=tmp_path, work=work, hours=1.0)
+    told.clear()
+    (again,) = reproduce(
+        planned(suite, cells=cells, repetitions=1), home=tmp_path, work=work, hours=1.0, on_event=told.append
+    )
+    assert [(one.kind, one.text) for one in told] == [("begin", "")]
     assert worked(tmp_path) == count and set(count.values()) == {1}
     assert {cell: len(each) for cell, each in again.outcomes.items()} == {"iid/fedavg": 3, "iid/local": 3}
+
+
+@pytest.mark.slow
+def test_further_seeds_alone_are_told_before_their_claim(one_ray: None, few_seeds: None, tmp_path: Path) -> None:
+    """All planned runs exist: it was said that everything was finished, and then which claim got more seeds."""
+    cells = tuple(TOY.cell(name) for name in ("iid/fedavg", "iid/local"))
+    suite = replace(TOY, claims=(Claim("", f"iid/local:{ACC} < iid/fedavg:{ACC}"),))
+    plan, told = planned(suite, cells=cells, repetitions=1), list[CellEvent]()
+    reproduce(plan, home=tmp_path, work=work)
+    assert reproduce(plan, home=tmp_path, work=work, hours=1.0, dry_run=True, on_event=told.append) == []
+    assert [(one.kind, one.text) for one in told] == [("begin", FURTHER)] and len(worked(tmp_path)) == 2
+    told.clear()
+    (found,) = reproduce(plan, home=tmp_path, work=work, hours=1.0, on_event=told.append)
+    assert [one.kind for one in told[:3]] == ["begin", "claim", "start"] and told[0].text == FURTHER
+    assert told[1].text.startswith("more seeds for:") and told[-1].done == told[-1].wanted == 4
+    assert [one.kind for one in told].count("claim") == 1
+    assert {cell: len(each) for cell, each in found.outcomes.items()} == {"iid/fedavg": 3, "iid/local": 3}
