@@ -663,7 +663,8 @@ def study(monkeypatch: pytest.MonkeyPatch, fake: Fake) -> list[dict[str, Any]]:
     return calls
 
 
-def test_tune_holds_what_flags_say_and_reports(study: list[dict[str, Any]]) -> None:
+def test_tune_holds_what_flags_say_and_reports(study: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pfl_ops.jobs.resources.nodes", lambda: [{"CPU": 7.0, "GPU": 0.0}])
     held = ("--lr", "0.01", "--set", "algorithm.gamma.kind=adaptive")
     rest = (
         "--trials",
@@ -689,6 +690,8 @@ def test_tune_holds_what_flags_say_and_reports(study: list[dict[str, Any]]) -> N
     assert "4 trials, 3 at once, about 4 min 11 s if none is stopped early; each about 3 min 0 s" in result.stderr
     assert "then the best 2 again with up to 3 new seeds (--confirm), at most " in result.stderr
     assert (call["confirm"], call["confirm_top"]) == (None, None)
+    monkeypatch.setattr("pfl_ops.jobs.resources.nodes", lambda: [{"CPU": 2.0, "GPU": 0.0}])
+    assert "4 trials, 1 at once, about 12 min" in cli("tune", "fliu", *rest, "--dry-run").stdout
     for part in (
         "*000",
         "it broke",

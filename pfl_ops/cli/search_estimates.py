@@ -64,7 +64,7 @@ def study_lines(settings: "Settings", finals: int, place: SearchPlace, notes: It
     text = budget_text(settings)
     if place.known:
         started = estimate.with_startup()
-        at_once = place.asked.at_once(settings.trials * settings.at_once)
+        at_once = place.asked.at_once(settings.trials * settings.at_once, place.execution.device)
         trials = affordable(settings, estimate.of_runs(settings.n_parts), at_once)
         baselines = settings.n_parts if settings.environments else 0
         whole = duration(started.of_trials(trials * settings.n_parts + baselines, at_once))
@@ -106,7 +106,7 @@ def benchmark_lines(
     first = next(iter(settings.values()))
     text = f"{len(estimates)} methods, each with {budget_text(first)}"
     if place.known:
-        at_once = place.asked.at_once(first.trials * first.at_once)
+        at_once = place.asked.at_once(first.trials * first.at_once, place.execution.device)
         starting = next(iter(estimates.values())).with_startup().of_trials(0, at_once)
         trials = [estimate.of_runs(first.n_parts) for estimate in estimates.values()]
         searches = sum(one.seconds * affordable(first, one, at_once) for one in trials) / at_once

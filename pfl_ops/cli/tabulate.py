@@ -150,7 +150,7 @@ def _estimated(plan: "TablePlan", execution: "Execution", data_dir: str | None, 
     from pfl_ops.tuning.table_plan import environments
 
     asked = ResourceRequest(concurrency=concurrency)
-    at_once, single = asked.at_once(len(plan.runs)), asked.estimated(execution)
+    at_once, single = asked.at_once(len(plan.runs), execution.device), asked.estimated(execution)
     seconds, starting = 0.0, 0.0
     for settings, points in zip(plan.settings, plan.points, strict=True):
         number = 2 * len(points) * len(plan.seeds) * len(environments(settings))

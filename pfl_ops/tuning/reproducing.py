@@ -99,7 +99,7 @@ def _estimate(
         e = job.experiment
         more = () if scale == "smoke" else (e.data.label, e.algorithm.name)
         kinds.setdefault((e.model.name, *more), []).append(job)
-    at_once, execution = asked.at_once(len(missing)), asked.estimated(execution)
+    at_once, execution = asked.at_once(len(missing), execution.device), asked.estimated(execution)
     whole, largest = 0.0, 0.0
     hints: list[str] = []
     unknown, why = 0, ""

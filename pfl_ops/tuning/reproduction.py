@@ -9,7 +9,7 @@ from pfl_ops import runs
 from pfl_ops.errors import count, in_a_line
 from pfl_ops.federation.settings import Execution
 from pfl_ops.jobs.job import Job, SharedPaths
-from pfl_ops.jobs.resources import ResourceShare, cluster, share
+from pfl_ops.jobs.resources import ResourceShare, cluster
 from pfl_ops.jobs.runner import JobEvent, Runner
 from pfl_ops.jobs.tracking_queue import TrackingQueue
 from pfl_ops.papers import CellResults, Changes, Divergences, Suite
@@ -112,8 +112,7 @@ class Reproduction:
                     queue.submit(event.job.number, lambda: self._end(cell, event))
 
         with cluster(self.address) as folder:
-            gpus = self.asked.gpus if isinstance(self.asked.gpus, float) else None
-            part = share(self.asked.cpus_given, gpus, self.asked.concurrency, self.wanted, self.execution.device)
+            part = self.asked.share(self.wanted, self.execution.device)
             source = _Cells(self, cells, queue, part, part.execution(self.execution))
             place = SharedPaths(str(self.store.home.root), self.data_dir, self.address is not None)
             Runner(place, part.concurrency, take, queue=queue).run(source, folder, "cells")

@@ -1,7 +1,6 @@
 """The resources that were asked for a trial: numbers, "auto", or none; for "auto" a packing is measured."""
 
 import math
-import os
 from dataclasses import dataclass
 from typing import Literal, Self, TypeAlias
 
@@ -9,7 +8,7 @@ import torch
 
 from pfl_ops.errors import PflOpsError, echo
 from pfl_ops.federation.settings import Device, Execution
-from pfl_ops.jobs.resources import LEAST, check_address, is_running, share
+from pfl_ops.jobs.resources import LEAST, ResourceShare, check_address, is_running, share
 from pfl_ops.system import cores
 from pfl_ops.tuning.packing import Kind, PackingLayout, cpu_layouts, gpu_layouts
 
@@ -60,18 +59,31 @@ class ResourceRequest:
         """CPUs of a trial, if a number was asked for."""
         return self.cpus if isinstance(self.cpus, float) else None
 
-    @property
-    def n_cpus(self) -> float:
-        """CPUs of a trial: the number that was asked for, else one."""
-        return self.cpus_given or 1.0
+    def share(self, trials: int, device: Device) -> ResourceShare:
+        """Return the share of each trial for which no packing is measured, see `resources.share`."""
+        gpus = self.gpus if isinstance(self.gpus, float) else None
+        return share(self.cpus_given, gpus, self.concurrency, trials, device)
 
-    def at_once(self, trials: int) -> int:
-        """Return how many trials run at once on the CPUs of this machine."""
-        return min(trials, self.concurrency or max(1, int((os.cpu_count() or 1) / self.n_cpus)))
+    def at_once(self, trials: int, device: Device) -> int:
+        """Return how many trials run at once: as many as fit on the cores and GPUs, and no more than were asked for."""
+        return self._estimated_share(trials, device).concurrency
 
     def estimated(self, execution: Execution) -> Execution:
-        """Return the execution with which the time of a trial is estimated."""
-        return execution.model_copy(update={"threads": execution.threads or max(1, int(self.n_cpus))})
+        """Return the execution with which the time of a trial is estimated: with the threads of a trial's share.
+
+        It is on the CPU if the share has no GPU.
+        """
+        try:
+            part = self._estimated_share(1, execution.device)
+        except PflOpsError:  # a cluster that is not joined yet may have more than this machine
+            threads = execution.threads or max(1, int(self.cpus_given or 1.0))
+            return execution.model_copy(update={"threads": threads})
+        device = "cpu" if execution.device == "auto" and not part.gpus else execution.device
+        return execution.model_copy(update={"device": device, "threads": execution.threads or part.threads})
+
+    def _estimated_share(self, trials: int, device: Device) -> ResourceShare:
+        """Return `share`, also for cuda where there is none: the estimate itself has the error."""
+        return self.share(trials, "auto" if device == "cuda" else device)
 
     def kind(self, device: Device, address: str | None) -> Kind | None:
         """The kind of packing that has to be measured: one of a GPU, of the CPU's cores, or None.

@@ -3,11 +3,13 @@
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 
 import fork_server
 import pytest
 
 from pfl_ops.errors import PflOpsError
+from pfl_ops.federation.settings import Device, Execution
 from pfl_ops.jobs import ray_instance, resources
 from pfl_ops.system.scratch import scratch
 from pfl_ops.tuning.resource_request import ResourceRequest, check_request
@@ -103,6 +105,41 @@ def test_cores_go_with_the_share_of_a_gpu_where_nothing_is_said(machine):
     assert resources.share(None, 0.5, None, 12) == resources.ResourceShare(2, 0.5, 6)  # the second machine's
     machine({"CPU": 2.0, "GPU": 1.0})
     assert resources.share(None, 0.25, None, 12) == resources.ResourceShare(1, 0.25, 2)
+
+
+@pytest.mark.parametrize(
+    ("asked", "device", "at_once", "estimated"),
+    [
+        ({}, "auto", 4, ("auto", 4)),
+        ({}, "cuda", 4, ("cuda", 4)),
+        ({}, "cpu", 16, ("cpu", 1)),
+        ({"gpus": 0.5}, "auto", 2, ("auto", 8)),
+        ({"gpus": 0.25, "cpus": 2}, "auto", 4, ("auto", 2)),
+        ({"gpus": 0, "cpus": 3}, "auto", 5, ("cpu", 3)),
+        ({"concurrency": 64}, "cpu", 16, ("cpu", 1)),
+        ({"concurrency": 3}, "auto", 3, ("auto", 4)),
+    ],
+)
+def test_estimate_counts_the_trials_and_threads_that_run(
+    machine: Callable[..., None], asked: dict[str, float], device: Device, at_once: int, estimated: tuple[str, int]
+) -> None:
+    """16 cores and a GPU: it was 16 trials at once on the GPU, of a thread each, and 64 on the cores."""
+    machine({"CPU": 16.0, "GPU": 1.0})
+    request = ResourceRequest.of(**asked)
+    assert request.at_once(20, device) == at_once == request.share(20, device).concurrency
+    found = request.estimated(Execution(device=device))
+    assert (found.device, found.threads) == estimated
+    assert found.threads == request.share(1, device).threads
+    assert request.estimated(Execution(device=device, threads=7)).threads == 7
+
+
+def test_estimate_of_what_this_machine_lacks_has_the_threads_asked_for(alone: Callable[..., None]) -> None:
+    """A cluster that is joined later may have it. That cuda is missing is said by the run that is measured."""
+    alone()
+    for asked, threads in (({"cpus": 8, "gpus": 0.25}, 8), ({"cpus": 8}, 8), ({"gpus": 1}, 1)):
+        assert ResourceRequest.of(**asked).estimated(Execution()) == Execution(threads=threads)
+    assert ResourceRequest.of().estimated(Execution(device="cuda")) == Execution(device="cuda", threads=1)
+    assert ResourceRequest.of().at_once(9, "cuda") == 2
 
 
 def test_a_trial_lies_on_one_machine_and_its_share_on_one_gpu(machine):
