@@ -25,7 +25,7 @@ from pfl_ops.csv_text import to_csv
 from pfl_ops.data.datasets import here, unread
 from pfl_ops.errors import PflOpsError, in_a_line
 from pfl_ops.files import write_named
-from pfl_ops.metrics import ROUNDING
+from pfl_ops.metrics import ROUNDING, acc_sum, summands
 from pfl_ops.papers import overrides
 from pfl_ops.papers.suite import SCALES, Cell, CellResults, Changes, Divergences, ScaleName, Suite
 from pfl_ops.papers.suite_run import POOLED, SuiteRun
@@ -44,6 +44,8 @@ UNIT = 100.0
 NONE = "none"
 """The cell of a measure that the run does not have. An empty one is not known: the suite has the measure since then."""
 
+SUM_ROUNDING = 0.02
+"""Difference that a sum of accuracies may have, as a share: a table program may have saved each with two decimals."""
 HASH = 12  # characters of a hash, and of a commit
 COMMIT, TORCH = "pfl_ops.git_revision", "version.torch"  # tags of a run
 
@@ -252,6 +254,7 @@ def _suite_run(
         tags = {COMMIT: row.cells["commit"], TORCH: row.cells["torch"]}
         measures = {key: value for key, value in row.measures.items() if key in units}
         _check_ranges(row, measures, units)
+        _check_sums(row, measures, units)
         outcomes.setdefault(row.cell, []).append(Result.of_numbers(row.seed, {}, tags=tags, measures=measures))
     return SuiteRun(suite, scale, outcomes, diverged=diverged, outdated=outdated, changes=changes)
 
@@ -359,6 +362,31 @@ def _check_ranges(row: _Row, measures: Mapping[str, float], units: Mapping[str, 
                 f"can't read the results {row.place}column {key}: {row.cells[key]} is no number of a run, which is "
                 f"{range_}"
             )
+
+
+def _check_sums(row: _Row, measures: Mapping[str, float], units: Mapping[str, float]) -> None:
+    """Refuse a sum Acc = Acc(L) + Acc(G) that is not the sum of the two in its row: one of them has another unit, say.
+
+    Args:
+        row: of a file. measures: its numbers. units: of these.
+    Raises:
+        PflOpsError: with the file, the line and the columns.
+    """
+    for key in measures:
+        keys = (key, *summands(key))
+        found = [measures.get(one, math.nan) / units.get(one, UNIT) for one in keys]
+        if len(keys) == 3 and abs(found[0] - acc_sum(*found[1:])) > SUM_ROUNDING:  # not if one is NaN
+            acc, local, pooled = (row.cells[one] for one in keys)
+            raise PflOpsError(
+                f"can't read the results {row.place}column {key}: {acc} is not {local} + {pooled}, the sum of columns "
+                f"{keys[1]} and {keys[2]}{_in_units(keys, units)}"
+            )
+
+
+def _in_units(keys: Sequence[str], units: Mapping[str, float]) -> str:
+    """Return ", where 100 % is 1, 1 and 100", or ", where 100 % is 100" of one unit."""
+    each = [f"{units[key]:g}" for key in keys]
+    return f", where 100 % is {each[0] if len({*each}) == 1 else f'{each[0]}, {each[1]} and {each[2]}'}"
 
 
 def _row(cells: Mapping[str, str]) -> _Row:

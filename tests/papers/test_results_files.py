@@ -461,6 +461,46 @@ def test_a_measure_that_a_suite_has_since_then_is_not_known_of_older_rows(tmp_pa
     assert set(new.measures) == {measure.key for measure in TOY.measures} and new.value(G) is None
 
 
+SUM = [ACC, "test/L1/local/mean", "test/L1/global/mean"]
+
+
+@pytest.mark.parametrize(
+    ("units", "numbers", "told"),
+    [
+        ((100, 100, 100), ("185.1", "92.8", "92.3"), ""),
+        ((100, 100, 100), ("185", "93", "92"), ""),  # as a table program rounds
+        ((100, 100, 100), ("185.1", "92.8", "none"), ""),
+        ((100, 100, 100), ("185.1", "92.8", "0.923"), "185.1 is not 92.8 + 0.923, the sum of columns "),
+        ((100, 100, 100), ("185.1", "62.8", "92.3"), "185.1 is not 62.8 + 92.3, the sum of columns "),
+        ((1, 1, 1), ("1.851", "0.928", "0.923"), ""),
+        ((1, 100, 1), ("1.851", "92.8", "0.923"), ""),
+        ((1, 100, 1), ("1.851", "0.928", "0.923"), "1.851 is not 0.928 + 0.923, the sum of columns "),
+    ],
+)
+def test_sum_that_is_not_the_sum_of_its_row_is_refused(
+    tmp_path: Path, units: tuple[float, ...], numbers: tuple[str, ...], told: str
+) -> None:
+    """Acc is Acc(L) + Acc(G) by definition. A script wrote Acc(G) as a share beside percent, and its page 0.92 %."""
+    measures = tuple(Measure(key, key, unit=unit) for key, unit in zip(SUM, units, strict=True))
+    suite = replace(TOY, measures=measures, published={}, exhibits=(), claims=())
+    values = dict(zip(SUM, (1.851, 0.928, 0.923), strict=True))
+    run = Result.of_numbers(0, {f"final/{key}": value for key, value in values.items()})
+    path = results_files.write(tmp_path, suite, "small", {"iid/local": [run]})
+    table = pd.read_csv(path, dtype=str)
+    table.loc[0, SUM] = numbers
+    table.to_csv(path, index=False)
+    if told:
+        unit = "100" if units[0] == 100 else "1, 100 and 1"
+        with pytest.raises(PflOpsError) as error:
+            results_files.read(tmp_path, [suite])
+        assert str(error.value) == (
+            f"can't read the results {path}: line 2: column {ACC}: {told}{SUM[1]} and {SUM[2]}, where 100 % is {unit}"
+        )
+    else:
+        (found,) = results_files.read(tmp_path, [suite])
+        assert found.outcomes["iid/local"][0].value(ACC) == float(numbers[0])
+
+
 @pytest.mark.parametrize("edit", ["unit", "at", "stages"])
 def test_numbers_in_another_unit_are_outdated_in_a_file_of_a_users_suite(tmp_path: Path, outcomes, edit: str) -> None:
     """Rows in percent under a suite in shares: 181 was taken for 18,100 %, and "above 0.9" held of anything.
