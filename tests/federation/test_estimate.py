@@ -2,6 +2,7 @@
 
 import random
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -249,3 +250,22 @@ def test_a_method_whose_round_does_not_repeat_is_refused() -> None:
         else:
             with pytest.raises(PflOpsError, match=words):
                 estimate(one)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_each_worker_has_clients_to_train_while_a_round_is_measured(
+    workers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three clients in a stack, and so many for each worker; one stack kept one of them busy."""
+    e = Experiment.of("fedavg", dataset="digits", model="mlp", clients=8, rounds=2, **{"data.train_size": 160})
+    execution = Execution(device="cpu", way="vmap", chunk=3, workers=workers, threads=1)
+    with closing(e.build(execution=execution)) as one:
+        at, measured = one.round_at, []
+
+        def noted(t: int, clients: torch.Tensor, *rest: Any, **more: Any) -> Any:
+            measured.append(len(clients))
+            return at(t, clients, *rest, **more)
+
+        monkeypatch.setattr(one, "round_at", noted)
+        estimate(one)
+    assert set(measured) == {3 * workers}

@@ -130,7 +130,8 @@ def estimate(simulation: Simulation) -> Estimate:
     workers = simulation.resolved.workers
     few = min(simulation.trainer.chunk or min(simulation.scorer.stack, FEW), cohort)
     simulation.start()
-    average = torch.from_numpy(abs(sizes - sizes.mean()).argsort(kind="stable")[:few].copy())
+    measured = min(few * workers, cohort)  # as many for each worker: they take whole stacks
+    average = torch.from_numpy(abs(sizes - sizes.mean()).argsort(kind="stable")[:measured].copy())
 
     def a_round() -> tuple[Round, Update, Stages]:
         simulation.trainer.meter.clear()
@@ -144,7 +145,7 @@ def estimate(simulation: Simulation) -> Estimate:
     if task.initial.device.type == "cpu":  # some kernels of GPUs do not repeat their sums
         simulation.method.check_repeats(updates)
     counted = simulation.training.local_steps is not None  # steps: every client trains as long, whatever its size
-    clients = few if counted else max(float(sizes[average.numpy()].sum()), 1.0) / sizes.mean()  # of average size
+    clients = measured if counted else max(float(sizes[average.numpy()].sum()), 1.0) / sizes.mean()  # of average size
     a_client = seconds / clients
     train = seconds if r.pooling else a_client * cohort
     seen = sum(simulation.trainer.meter.by_stream.values())
