@@ -274,6 +274,7 @@ NAMES = [
     Bad("preset_case", "run fedavg --preset PAPER", "Did you mean 'paper'?"),
     Bad("suite_case", "reproduce FLIU/Table1", "Did you mean 'fliu/table1'?"),
     Bad("metric_case", "tune fedavg --metric VAL/l1/acc", "did you mean 'val/L1/acc'?"),
+    Bad("state_device", "run fliu --dataset digits --device cpu --state device", "is a GPU's memory, and this run"),
     Bad("metric_neutral", "tune fedavg --metric val/L1/local/clients", "is a score, a loss or a cost: val/L1/acc"),
     Bad("metric_neutral_several", "tune fedavg,fliu --metric val/L1/local/clients", "neither better large nor small"),
     Bad("long", f"run {LONG}", "no algorithm named 'aaaa"),

@@ -1,9 +1,11 @@
 """A suite as far as it has been run: what its report is made from."""
 
 import shlex
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain
 from typing import Any, NamedTuple, TypeAlias
 
 from pfl_ops.config.experiment import Experiment
@@ -122,23 +124,29 @@ class SuiteRun:
     def one_answer(self) -> dict[str, OneAnswer]:
         """Cells whose networks give one answer to all inputs, in three seeds or more.
 
-        Told by an accuracy on pooled data that is exactly the same in these seeds, the lowest of all, and below 0.9: it
-        is the share of one class in the test set. Means of such a cell are of a failed training, not of its method. A
-        cell for which the paper prints this very number is left out: there the failure is what the paper reports.
+        Told by an accuracy on pooled data that is exactly the same in these seeds, the share of one class in the test
+        set: in all seeds, and below 0.9; or in more than half of them, and below half of the highest of all cells, for
+        a few of many trained networks agree by chance. Means of such a cell are of a failed training, not of its
+        method. A cell for which the paper prints this very number is left out: there the failure is what it reports.
         """
         units = dict.fromkeys(POOLED, 1.0)
         units |= {one.key: one.unit for one in self.suite.measures if one.key.endswith("/global/mean")}
         found: dict[str, OneAnswer] = {}
         printed = set()
         for key, unit in units.items():
-            for cell, each in self.outcomes.items():
-                values = [value for one in each if (value := one.value(key, self.suite.at, unit)) is not None]
-                least = min(values, default=unit)
-                if values.count(least) >= FEWEST_SEEDS and least < 0.9 * unit:
-                    found[cell] = OneAnswer(least / unit, values.count(least), len(values))
-                    if self._printed(cell, key, least):
-                        printed.add(cell)
+            values = {cell: self._values(each, key, unit) for cell, each in self.outcomes.items()}
+            highest = max(chain.from_iterable(values.values()), default=0.0)
+            for cell, those in values.items():
+                for value, seeds in Counter(those).most_common(1):
+                    below = 0.9 * unit if seeds == len(those) else highest / 2
+                    if seeds >= FEWEST_SEEDS and 2 * seeds > len(those) and value < below:
+                        found[cell] = OneAnswer(value / unit, seeds, len(those))
+                        if self._printed(cell, key, value):
+                            printed.add(cell)
         return {cell: one for cell, one in found.items() if cell not in printed}
+
+    def _values(self, runs: Sequence[Result], key: str, unit: float) -> list[float]:
+        return [value for one in runs if (value := one.value(key, self.suite.at, unit)) is not None]
 
     def _printed(self, cell: str, key: str, value: float) -> bool:
         """True if the paper prints this value there, as it rounds."""

@@ -566,8 +566,10 @@ def test_a_network_that_gives_one_answer_decides_no_claim() -> None:
     for fedavg, status, told in (
         (dead, "not judged", ""),
         (five([0.2086, 0.1135, 0.1135, 0.1789, 0.1135]), "not judged", ", 3 of 5 seeds"),
-        (five([0.1135, 0.1134, 0.1135, 0.1136, 0.1135]), "holds", False),
+        (five([0.1135, 0.098, 0.1135, 0.1136, 0.1135]), "not judged", ", 3 of 5 seeds"),
+        (five([0.6, 0.59, 0.6, 0.61, 0.6]), "holds", False),
         (five([0.1135, 0.1135, 0.16, 0.2, 0.19]), "holds", False),
+        (five([0.1135, 0.1135, 0.1135, 0.16, 0.2, 0.19]), "holds", False),
         (dead[:2], "undecided", False),
         (five([0.97] * 5), "does not hold", False),
     ):

@@ -107,6 +107,8 @@ class Simulation:
         if found is not None and found.results is not None and final and not found.results.full:
             found = None  # only its scores were kept, and more is asked for
         self._device = choose.device(self.execution, training.precision)
+        if self.execution.state == "device" and self._device.type == "cpu":
+            raise PflOpsError("state 'device' is a GPU's memory, and this run computes on the CPU; use --state memory")
         dtype = torch.float64 if training.precision == "float64" else torch.float32
         self.feed = Feed(clients.train, clients.mean, clients.std, self._device, dtype)
         two = torch.tensor([0, len(clients.train.y) - 1], device=self._device)
