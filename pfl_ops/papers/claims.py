@@ -67,7 +67,7 @@ class Instance:
         """True if some of its differences are the same in all seeds, which decides nothing."""
         return any(one.equal for comparison in self.comparisons for one in comparison.differences)
 
-    @property
+    @cached_property
     def continued(self) -> ClaimEvidence:
         """Evidence after `evidence.FARTHEST` seeds, or `most`, if those to come are as those so far."""
         return all_of([one.continued for one in self.comparisons]).before(self.most)

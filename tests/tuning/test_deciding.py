@@ -74,6 +74,39 @@ def test_claim_with_an_instance_at_a_hole_of_the_grid_gets_seeds_for_the_others(
     assert one.cells == ("a", "b")
 
 
+A = [9.0, 9.1, 9.2, 9.0, 9.1]
+CLEAR = [value - 4 + wave for value, wave in zip(A, [0.1, -0.1, 0.0, 0.1, -0.1], strict=True)]
+WEAK = [value - 0.5 + wave for value, wave in zip(A, [0.4, -0.4, 0.3, -0.3, 0.4], strict=True)]
+REVERSED = [value + 0.5 + wave for value, wave in zip(A, [0.5, -0.5, 0.4, -0.4, 0.5], strict=True)]
+
+
+def test_instances_with_evidence_enough_get_no_more_seeds():
+    """c is far below a; all that is lacking is evidence that b is. A third of the time is saved."""
+    found = outcomes({}, a=A, b=WEAK, c=CLEAR)
+    claim = Claim("both", f"{{b,c}}:{ACC} < a:{ACC}")
+    (one,) = opened([claim], found)
+    (alone,) = opened([Claim("b alone", f"b:{ACC} < a:{ACC}")], found)
+    assert one.cells == ("a", "b") and (one.n, one.seconds) == (5, 2.0)
+    assert one.needed == alone.needed is not None
+    assert {cell for cell, _ in one.seeds()} == {"a", "b"}
+
+
+def test_the_instance_that_refutes_a_claim_gets_the_seeds():
+    """Evidence against "all hold" is the mean of two e-values, so that c alone needs twice as large a one: it comes
+    with further seeds of c, which are cheaper than seeds of both."""
+    found = outcomes({}, a=A, b=WEAK, c=REVERSED)
+    (one,) = opened([Claim("both", f"{{b,c}}:{ACC} < a:{ACC}")], found)
+    assert one.cells == ("a", "c") and one.needed is not None
+    longer = outcomes({}, **{cell: (each * 9)[: one.needed] for cell, each in {"a": A, "c": REVERSED}.items()}, b=WEAK)
+    assert opened([Claim("both", f"{{b,c}}:{ACC} < a:{ACC}")], longer) == []  # decided, with five seeds of b
+
+
+def test_one_instance_in_two_is_decided_by_the_strongest():
+    found = outcomes({}, a=A, b=WEAK, c=[value - 0.2 for value in WEAK])
+    (one,) = opened([Claim("one of two", f"{{b,c}}:{ACC} < a:{ACC}", share="1/2")], found)
+    assert one.cells == ("a", "c")
+
+
 def test_a_gap_ends_the_common_seeds():
     assert prefix([]) == 0
     assert prefix([Result.of_numbers(seed, {}) for seed in (3, 4, 6)]) == 0
