@@ -22,7 +22,8 @@ DECIDED = ("holds", "does not hold")
 COLUMNS = (
     "As claimed: comparisons whose means are as claimed, which is counted and not tested. e: anytime-valid evidence "
     "for and against the whole claim. n: seeds that all cells of a comparison have; 21 to 34: some have more. Seeds to "
-    "decide: those that a decision took, or would take if the seeds to come were as those so far."
+    "decide: those that a decision took, or would take if the seeds to come were as those so far; none: differences "
+    "that are the same in every seed decide nothing."
 )
 """The tables of claims, in words."""
 REDUCED = ("smoke", "small")
@@ -322,5 +323,6 @@ def _seeds(claim: verdicts.ClaimSummary) -> str:
     """The seeds that a decision took, or would take; "–": not known, or training diverged before."""
     if claim.seeds is not None:
         return f"{'' if claim.ours in DECIDED else 'about '}{claim.seeds}"
-    far = claim.ours == "undecided" and claim.n > 1 and not claim.not_run and not claim.ended
-    return f"more than {FARTHEST:,}" if far else "–"
+    if claim.ours != "undecided" or claim.n < 2 or claim.not_run or claim.ended:
+        return "–"
+    return "none" if claim.equal else f"more than {FARTHEST:,}"

@@ -114,7 +114,8 @@ class ClaimSummary:
         seeds: number that the decision took, or would take; None: not known.
         agrees: instances whose means are as claimed, which is counted and not tested: "3 of 4"; "": not run.
         instances: number of instances. not_run: number of those without a common seed. ended: True if training diverged
-            in one, from which seed on none counts.
+            in one, from which seed on none counts. equal: True if differences that it needs are the same in every seed,
+            which decides nothing.
     """
 
     text: str
@@ -131,6 +132,7 @@ class ClaimSummary:
     most: int = 0
     main: bool = False
     ended: bool = False
+    equal: bool = False
 
     @property
     def n_in_words(self) -> str:
@@ -155,6 +157,7 @@ def _summary(claim: Claim, paper: Verdict, ours: Verdict | None) -> ClaimSummary
         claim.text, claim.derived, *stand, len(ours.instances),
         not_run=not_run, most=max(seeds, default=0), main=claim.main,
         ended=any(one.most is not None for one in ours.instances),
+        equal=any(one.equal for one in ours.instances),
     )  # fmt: skip
 
 

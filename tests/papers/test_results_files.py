@@ -361,6 +361,16 @@ def test_claim_that_seeds_hardly_decide_says_so(tmp_path: Path, outcomes) -> Non
     assert page.count("As claimed: comparisons whose means are as claimed") == 1
 
 
+def test_claim_about_differences_without_a_spread_is_not_promised_to_seeds(tmp_path: Path, outcomes) -> None:
+    """Two cells that compute the same differ by 0 in every seed; the page of all claims said "more than 1,000" seeds."""
+    same = [outcome(seed, 1.5 + 0.01 * seed) for seed in range(6)]
+    results_files.write(tmp_path, TOY, "small", {**outcomes, "path/fedavg": same, "path/fliu": same})
+    (found,) = results_files.read(tmp_path, [TOY])
+    page = results_pages.write(tmp_path, [found], [TOY]).read_text()
+    (line,) = [line for line in page.splitlines() if line.startswith("| FLIU is above FedAvg")]
+    assert "? undecided" in line and line.endswith("| none |")
+
+
 def test_runs_with_changed_settings_have_a_file_of_their_own_and_a_table_on_the_suites_page(
     tmp_path: Path, outcomes
 ) -> None:
