@@ -362,7 +362,7 @@ def test_claim_that_seeds_hardly_decide_says_so(tmp_path: Path, outcomes) -> Non
 
 
 def test_claim_about_differences_without_a_spread_is_not_promised_to_seeds(tmp_path: Path, outcomes) -> None:
-    """Two cells that compute the same differ by 0 in every seed; the page of all claims said "more than 1,000" seeds."""
+    """Two cells that compute the same differ by 0 in every seed: the page of all claims said "more than 1,000"."""
     same = [outcome(seed, 1.5 + 0.01 * seed) for seed in range(6)]
     results_files.write(tmp_path, TOY, "small", {**outcomes, "path/fedavg": same, "path/fliu": same})
     (found,) = results_files.read(tmp_path, [TOY])
