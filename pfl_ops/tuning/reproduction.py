@@ -31,7 +31,7 @@ from pfl_ops.tuning.cells import (
     elsewhere,
     needed,
 )
-from pfl_ops.tuning.deciding import OpenClaim, open_claims
+from pfl_ops.tuning.deciding import MOST_SEEDS, OpenClaim, open_claims
 from pfl_ops.tuning.plans import CellRun, Part, ReproductionPlan
 from pfl_ops.tuning.resource_request import ResourceRequest
 
@@ -112,7 +112,8 @@ class Reproduction:
                     queue.submit(event.job.number, lambda: self._end(cell, event))
 
         with cluster(self.address) as folder:
-            part = self.asked.share(self.wanted, self.execution.device)
+            most = self.wanted if self.hours is None else MOST_SEEDS  # of one cell and its further seeds several at once
+            part = self.asked.share(most, self.execution.device)
             source = _Cells(self, cells, queue, part, part.execution(self.execution))
             place = SharedPaths(str(self.store.home.root), self.data_dir, self.address is not None)
             Runner(place, part.concurrency, take, queue=queue).run(source, folder, "cells")
