@@ -13,12 +13,15 @@ from reproducing_work import work
 from test_reproducing import planned, reproduce, worked
 from toy_suite import ACC, TOY
 
+from pfl_ops.federation.settings import Device
+from pfl_ops.jobs.resources import ResourceShare
 from pfl_ops.papers.claims import Claim, decided
 from pfl_ops.results import SECONDS, Result
-from pfl_ops.tuning import deciding, reproduction
+from pfl_ops.tuning import deciding, reproducing, reproduction
 from pfl_ops.tuning.cells import CellEvent
 from pfl_ops.tuning.deciding import OpenClaim, open_claims, prefix
 from pfl_ops.tuning.reproducing import FURTHER
+from pfl_ops.tuning.resource_request import ResourceRequest
 
 LABELS = {"method": ["a", "b", "c"]}
 
@@ -161,6 +164,28 @@ def test_seeds_are_added_until_claims_are_decided_or_no_more_may_be(
     assert [(one.kind, one.text) for one in told] == [("begin", "")]
     assert worked(tmp_path) == count and set(count.values()) == {1}
     assert {cell: len(each) for cell, each in again.outcomes.items()} == {"iid/fedavg": 3, "iid/local": 3}
+
+
+@pytest.mark.slow
+def test_further_seeds_run_side_by_side(
+    one_ray: None, few_seeds: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All planned runs but one exist: everything after this one ran alone too, with one processor in use."""
+    cells = tuple(TOY.cell(name) for name in ("iid/fedavg", "iid/local"))
+    suite = replace(TOY, claims=(Claim("", f"iid/local:{ACC} < iid/fedavg:{ACC}"),))
+    reproduce(planned(suite, cells=cells[:1], repetitions=1), home=tmp_path, work=work)
+    asked: list[int] = []
+
+    class Share(ResourceRequest):
+        def share(self, trials: int, device: Device) -> ResourceShare:
+            asked.append(trials)
+            return super().share(trials, device)
+
+    monkeypatch.setattr(reproducing, "ResourceRequest", Share)
+    reproduce(planned(suite, cells=cells, repetitions=1), home=tmp_path, work=work, hours=1.0)
+    assert asked[-1] >= 5  # one planned run, two further seeds of two cells
+    reproduce(planned(suite, cells=cells, repetitions=4), home=tmp_path, work=work)
+    assert asked[-1] == 2  # without further seeds no more than there are runs
 
 
 @pytest.mark.slow
