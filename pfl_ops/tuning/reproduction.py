@@ -112,7 +112,9 @@ class Reproduction:
                     queue.submit(event.job.number, lambda: self._end(cell, event))
 
         with cluster(self.address) as folder:
-            most = self.wanted if self.hours is None else MOST_SEEDS  # of one cell and its further seeds several at once
+            most = (
+                self.wanted if self.hours is None else MOST_SEEDS
+            )  # of one cell and its further seeds several at once
             part = self.asked.share(most, self.execution.device)
             source = _Cells(self, cells, queue, part, part.execution(self.execution))
             place = SharedPaths(str(self.store.home.root), self.data_dir, self.address is not None)
@@ -276,8 +278,9 @@ class Reproduction:
         one = self.claim
         if one is not None and self.announced != one.claim.text:
             self.announced = one.claim.text
-            needed = "no number of seeds is expected to decide it"
-            when = needed if one.needed is None else f"about {count(one.needed, 'seed')}"
+            when = "no number of seeds is expected to decide it"
+            if one.needed is not None:
+                when = f"about {count(one.needed, 'seed')} of {count(len(one.cells), 'cell')}"
             self.tell("claim", text=f"more seeds for: {one.claim.text} ({one.n} so far, {when})")
 
     def _open(self, part: Part) -> list[OpenClaim]:

@@ -21,6 +21,7 @@ from pfl_ops.tuning import deciding, reproducing, reproduction
 from pfl_ops.tuning.cells import CellEvent
 from pfl_ops.tuning.deciding import OpenClaim, open_claims, prefix
 from pfl_ops.tuning.reproducing import FURTHER
+from pfl_ops.tuning.reproduction import Reproduction
 from pfl_ops.tuning.resource_request import ResourceRequest
 
 LABELS = {"method": ["a", "b", "c"]}
@@ -115,6 +116,21 @@ def test_a_gap_ends_the_common_seeds():
     assert prefix([Result.of_numbers(seed, {}) for seed in (3, 4, 6)]) == 0
     assert prefix([Result.of_numbers(seed, {}) for seed in (3, 4, 6)], first=3) == 2
     assert math.isnan(Result.of_numbers(0, {}).seconds)
+
+
+def test_the_claim_that_gets_seeds_is_told_with_the_seeds_and_cells_that_it_takes():
+    found = outcomes({}, a=A, b=WEAK, c=CLEAR)
+    (one,) = opened([Claim("b and c are below a", f"{{b,c}}:{ACC} < a:{ACC}")], found)
+    told: list[str] = []
+    call: Any = SimpleNamespace(claim=one, announced=None, tell=lambda kind, text: told.append(text))
+    for _ in range(2):
+        Reproduction.announce(call)
+    call.claim = replace(one, claim=Claim("other", ""), needed=None)
+    Reproduction.announce(call)
+    assert told == [
+        f"more seeds for: b and c are below a (5 so far, about {one.needed} seeds of 2 cells)",
+        "more seeds for: other (5 so far, no number of seeds is expected to decide it)",
+    ]
 
 
 @pytest.fixture
