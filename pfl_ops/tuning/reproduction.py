@@ -112,9 +112,7 @@ class Reproduction:
                     queue.submit(event.job.number, lambda: self._end(cell, event))
 
         with cluster(self.address) as folder:
-            most = (
-                self.wanted if self.hours is None else MOST_SEEDS
-            )  # of one cell and its further seeds several at once
+            most = self.wanted if self.hours is None else MOST_SEEDS  # further seeds follow, on all cores
             part = self.asked.share(most, self.execution.device)
             source = _Cells(self, cells, queue, part, part.execution(self.execution))
             place = SharedPaths(str(self.store.home.root), self.data_dir, self.address is not None)
