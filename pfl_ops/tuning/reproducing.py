@@ -68,6 +68,8 @@ def reproduce(
         reproduction.hours, reproduction.kept = hours, kept or {}
         try:
             missing = reproduction.missing()
+            if hours is not None:
+                reproduction.read_further()
             further = [] if missing or hours is None else reproduction.more()
             takes = FURTHER if further else ""
             if missing:

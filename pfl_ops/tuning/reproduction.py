@@ -240,10 +240,24 @@ class Reproduction:
             if self.on_suite is not None:
                 self.on_suite(done)
 
+    def read_further(self) -> None:
+        """Take the further seeds that earlier calls have finished, whichever claims they were run for."""
+        parts = []
+        for part in self.plan.parts:
+            for cell in part.jobs:
+                while len(part.jobs[cell]) < MOST_SEEDS:
+                    job = part.repetition(cell, len(part.jobs[cell]), self.data_dir)
+                    self._look_up(job)
+                    if self._known(job) is None:
+                        break
+                    part = part.with_job(job)
+            parts.append(part)
+        self.plan = replace(self.plan, parts=tuple(parts))
+
     def more(self) -> list[CellRun]:
         """Return the next seeds for the undecided claim whose decision is expected to cost least; [] if none is open.
 
-        Seeds that an earlier call has finished are read.
+        A seed that an earlier call has finished, behind one that is missing, is read.
         """
         while True:
             parts = {part.suite.name: part for part in self.plan.parts}

@@ -205,6 +205,19 @@ def test_further_seeds_run_side_by_side(
 
 
 @pytest.mark.slow
+def test_finished_seeds_of_cells_that_get_no_more_count_too(one_ray: None, few_seeds: None, tmp_path: Path) -> None:
+    """Two seeds of all cells are there, one is planned, and the claim is about two cells. The third, which it leaves
+    out, had one seed in the report."""
+    cells = tuple(TOY.cell(name) for name in ("iid/fedavg", "iid/local", "path/fedavg"))
+    suite = replace(TOY, claims=(Claim("", f"iid/local:{ACC} < iid/fedavg:{ACC}"),))
+    reproduce(planned(suite, cells=cells, repetitions=2), home=tmp_path, work=work)
+    (found,) = reproduce(planned(suite, cells=cells, repetitions=1), home=tmp_path, work=work, hours=1.0)
+    assert {cell: len(each) for cell, each in found.outcomes.items()} == {
+        "iid/fedavg": 3, "iid/local": 3, "path/fedavg": 2,
+    }  # fmt: skip
+
+
+@pytest.mark.slow
 def test_further_seeds_alone_are_told_before_their_claim(one_ray: None, few_seeds: None, tmp_path: Path) -> None:
     """All planned runs exist: it was said that everything was finished, and then which claim got more seeds."""
     cells = tuple(TOY.cell(name) for name in ("iid/fedavg", "iid/local"))
