@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -97,3 +98,42 @@ with subprocess.Popen([sys.executable, "-c", {child!r}], stdout=subprocess.PIPE)
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     alone, both = map(int, out.split())
     assert alone < len(weight) and both - alone > 1 << 26
+
+
+SHARES = """
+import mmap, os, sys, time
+private, file, shared = bytearray(32 << 20), os.open(sys.argv[1], os.O_RDONLY), int(sys.argv[2])
+private[::4096] = b"x" * (8 << 10)
+maps = [mmap.mmap(file, 0, prot=mmap.PROT_READ), mmap.mmap(shared, 0)]
+sum(one[i] for one in maps for i in range(0, len(one), 4096))
+print(flush=True)
+time.sleep(60)
+"""
+"""A process with 32 MiB of its own, and two maps."""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="other systems do not say it of a child")
+def test_peak_counts_what_processes_share_once():
+    """Two processes map a library of 100 MiB and more, and shared memory of 64 MiB: 2 x 32 + 64 MiB, and Python."""
+    found = find_spec("torch")
+    assert found is not None and found.origin is not None
+    library = Path(found.origin).parent / "lib" / "libtorch_cpu.so"
+    assert library.stat().st_size > 100 << 20
+    code = f"""
+import os, subprocess, sys
+sys.path[:] = {sys.path!r}
+from pfl_ops.system.memory import peak
+alone, shared = peak(), os.memfd_create("shared")
+os.posix_fallocate(shared, 0, 64 << 20)
+command = [sys.executable, "-c", {SHARES!r}, {str(library)!r}, str(shared)]
+below = [subprocess.Popen(command, pass_fds=[shared], stdout=subprocess.PIPE) for _ in range(2)]
+for one in below:
+    one.stdout.readline()
+print(alone, peak())
+for one in below:
+    one.kill()
+    one.communicate()
+"""
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    alone, all_ = map(int, out.split())
+    assert 128 << 20 <= all_ - alone < 180 << 20

@@ -53,7 +53,7 @@ class Entrant:
 
     def memory_mib(self) -> float | None:
         """MiB at the peak so far: of a GPU what PyTorch allocated there (None: it is not PyTorch that works), else of
-        the process, libraries included, and its workers added up."""
+        the process, libraries included, and its workers, as `memory.peak` has it."""
         found: float | None = self._process.call("memory")
         return found
 

@@ -23,7 +23,7 @@ class BenchRow:
 
     Attributes:
         label: which. figures: what was measured of it; a figure in which it has no part is not there.
-        memory_mib: peak of its process, workers added up; on a GPU, of what PyTorch allocated there.
+        memory_mib: peak of its process and workers, what they share once; on a GPU, of what PyTorch allocated there.
         chosen: whether `auto` would take it.
     """
 

@@ -123,5 +123,5 @@ def _legend(report: Report) -> Iterator[str]:
         yield f"eval: {s.evaluate_models:,} models on {s.evaluate_images:,} pooled images, and on its own client's."
     if "round" in s.measure:
         yield "round: training, average, and the local view of each stage."
-    cpu = "peak of the process, libraries included, its workers added up."
+    cpu = "peak of the process, libraries included, and its workers; what they share counts once."
     yield "MiB: " + (cpu if report.machine["device"] == "cpu" else "peak of what PyTorch allocated on the device.")

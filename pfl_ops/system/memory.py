@@ -6,8 +6,10 @@ import resource
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 UNKNOWN = 4 << 30  # where the system does not say
+KEPT = ("VmHWM:", "RssFile:", "RssShmem:")  # of /proc/PID/status
 
 
 def available(root: Path = Path("/")) -> int:
@@ -37,21 +39,48 @@ def out_of_memory(error: BaseException) -> bool:
 
 
 def peak() -> int:
-    """Bytes that this process and those it has started held at their peaks.
+    """Bytes that this process and those it has started took at their peaks; what they share counts once.
 
-    Not by `getrusage` on Linux: what it says of a new process begins with the memory of the one that started it.
+    This process counts with its whole resident memory, mapped files included: libraries, and rows in a file. Processes
+    below it map the same libraries, so their files do not count. Of shared memory counts what the process with the most
+    of it maps. The peaks need not have been at the same time, and a process that has ended does not count.
+
+    Not by `getrusage` on Linux: what it says of a new process begins with the memory of the one that started it. Not by
+    the proportional set size (Pss): reading it took 10 to 40 ms a process, and it is smaller while an unrelated process
+    maps the same libraries.
     """
-    own = _peak_of("self")
+    own = _resident("self")
     if own is None:
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-    return own + sum(_peak_of(child) or 0 for child in _below("self"))
+    below = [found for child in _below("self") if (found := _resident(child)) is not None]
+    shared = max((one.shared - own.shared for one in below), default=0)
+    return own.peak + sum(one.private for one in below) + max(shared, 0)
 
 
-def _peak_of(process: str) -> int | None:
+class _Resident(NamedTuple):
+    """Resident memory of a process in bytes.
+
+    Attributes:
+        peak: the largest so far. files, shared: now, in mapped files and in shared memory.
+    """
+
+    peak: int
+    files: int
+    shared: int
+
+    @property
+    def private(self) -> int:
+        """The peak without files and shared memory; not less than what is private now."""
+        return max(self.peak - self.files - self.shared, 0)
+
+
+def _resident(process: str) -> _Resident | None:
     try:
         lines = Path(f"/proc/{process}/status").read_text(encoding="ascii", errors="replace").splitlines()
-        return next(int(line.split()[1]) << 10 for line in lines if line.startswith("VmHWM:"))
-    except (OSError, StopIteration, ValueError):
+        parts = (line.split() for line in lines)  # "VmHWM:   1696 kB"
+        found = {part[0]: int(part[1]) << 10 for part in parts if part and part[0] in KEPT}
+        return _Resident(found["VmHWM:"], found.get("RssFile:", 0), found.get("RssShmem:", 0))
+    except (OSError, LookupError, ValueError):  # it has ended
         return None
 
 

@@ -34,7 +34,8 @@ def test_a_candidate_has_a_process_of_its_own():
     try:
         assert (one.figures, one.count) == (("train", "evaluate", "round"), 1)
         assert one.trial("train") > 0 and one.warm("evaluate", 0.001).calls >= 1 and one.seconds("round", 2) > 0
-        assert 100 < one.memory_mib() < (memory._peak_of("self") or 0) / 2**20 - 300
+        own = memory._resident("self")
+        assert own is not None and 100 < one.memory_mib() < own.peak / 2**20 - 300
         os.kill(one._process.pid, signal.SIGKILL)
         with pytest.raises(PflOpsError, match="a process was killed"):
             one.trial("train")

@@ -16,7 +16,15 @@ from pfl_ops.algorithms import ALGORITHMS
 from pfl_ops.algorithms.fliu import FLIU
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.errors import PflOpsError
-from pfl_ops.federation.loop.estimate import RUN_SECONDS, TRACKING_SECONDS, Estimate, duration, estimate, size
+from pfl_ops.federation.loop.estimate import (
+    COURIER_MIB,
+    RUN_SECONDS,
+    TRACKING_SECONDS,
+    Estimate,
+    duration,
+    estimate,
+    size,
+)
 from pfl_ops.federation.loop.simulate import Simulation
 from pfl_ops.federation.method.contract import Models
 from pfl_ops.federation.scoring.evaluate import Scorer
@@ -222,6 +230,8 @@ def test_start_up_is_what_the_process_took_so_far_and_the_store(monkeypatch: pyt
     whole = found.with_startup()
     assert whole.startup_seconds == 6.0 + TRACKING_SECONDS == 10.0
     assert str(whole).startswith("about 40 s (start-up 10 s, 10 rounds of 2.0 s, evaluation 10 s), ")
+    apart = found.with_startup(tracking=False)
+    assert (apart.startup_seconds, apart.memory_mib, whole.memory_mib) == (6.0, 500 + COURIER_MIB, 500)
     # 10 s here, 10 s in the trials' processes, then 12 trials of 30 s, three at once, and what a run takes besides
     besides = 4 * RUN_SECONDS
     assert whole.of_trials(12, 3) == pytest.approx(10 + 10 + 120 + besides)

@@ -300,7 +300,7 @@ class Simulation:
         return cost if loss is None else {"train/loss": loss, **cost}
 
     def _peak(self) -> float:
-        """Peak memory in MiB: of the device where there is one, else of this process."""
+        """Peak memory in MiB: on a GPU of what PyTorch allocated there, else as `memory.peak` has it."""
         if self._device.type == "cuda":
             return torch.cuda.max_memory_allocated(self._device) / 2**20
         return memory.peak() / 2**20
