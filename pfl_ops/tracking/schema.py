@@ -1,10 +1,12 @@
-"""MLflow's tables: made whole, or recognised as unfinished. The only module that knows them.
+"""MLflow's tables: made whole, or recognised as unfinished, and searched by the right index. The only module that knows
+them.
 
 MLflow migrates a new database in place, in steps that SQLite does not undo, and can't go on with one that a kill left
 in the middle ("duplicate column name"). What it offers to the outside upgrades only such a database; so the store class
 is used to make one, and the list of its tables to recognise an unfinished one. `mlflow_private` has both.
 """
 
+import contextlib
 import logging
 import sqlite3
 import time
@@ -22,6 +24,15 @@ from pfl_ops.tracking.mlflow_private import close_connections, latest_revision, 
 
 log = logging.getLogger("pfl_ops.tracking")
 
+ROWS = {
+    "index_metrics_run_uuid": "1000000 10000",
+    "index_metrics_run_uuid_key_step": "1000000 10000 100 1",
+    "sqlite_autoindex_metrics_1": "1000000 10000 1 1 1 1 1",
+}
+"""Index of `metrics` -> rows, and rows with one value of its first column, of its first two, ...: of a hundred runs with
+a hundred metrics over a hundred rounds. SQLite's planner knows no numbers, and takes the index by key for one metric of
+one run, which reads the values of all runs: 30 ms among 1,009 runs of 7,900 values, 0.1 ms by run and key."""
+
 
 def connect(target: TrackingTarget) -> MlflowClient:
     """Return a client of a target, whose tables are made first if it is a database without them.
@@ -38,6 +49,7 @@ def connect(target: TrackingTarget) -> MlflowClient:
         file = databases.sqlite_file(target.uri)
         if file is not None:
             _make_whole(file, target)
+            _guide_planner(file)
             close_connections(target.uri)
         client = MlflowClient(target.uri)
         client.search_experiments(max_results=1)  # on a database server, this makes the tables
@@ -71,6 +83,21 @@ def _make_whole(file: Path, target: TrackingTarget) -> None:
         )
 
     databases.make_aside(file, lambda address: make_tables(address, artifacts), _template(), adapt)
+
+
+def _guide_planner(file: Path) -> None:
+    """Give SQLite's planner `ROWS`, unless the database has statistics. One that can't be written now stays slow."""
+    names = databases.tables(file)
+    if "metrics" not in names or "sqlite_stat1" in names:
+        return
+    with (
+        contextlib.suppress(sqlite3.Error),
+        contextlib.closing(sqlite3.connect(file, timeout=1, isolation_level=None)) as connection,
+    ):
+        connection.execute("BEGIN IMMEDIATE")
+        connection.execute("ANALYZE sqlite_master")  # makes the table of statistics, and no statistics
+        connection.executemany("INSERT INTO sqlite_stat1 VALUES ('metrics', ?, ?)", ROWS.items())
+        connection.execute("COMMIT")
 
 
 def _template() -> Path:

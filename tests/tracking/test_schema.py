@@ -1,5 +1,6 @@
 """A work folder whose database a kill left unfinished is made good; one with runs is never touched."""
 
+import contextlib
 import logging
 import os
 import re
@@ -148,3 +149,41 @@ def test_a_database_is_whole_as_soon_as_it_has_its_name(tmp_path, monkeypatch):
     schema.connect(target)
     assert schema._state(tmp_path / "mlflow.db") == "whole"
     assert sorted(p.name for p in tmp_path.glob("*mlflow*")) == [".mlflow.db.lock", "mlflow.db"]
+
+
+def plan(file):
+    """Return the index by which SQLite finds one metric of one run."""
+    with contextlib.closing(sqlite3.connect(file)) as connection:
+        steps = connection.execute("EXPLAIN QUERY PLAN SELECT * FROM metrics WHERE run_uuid = 'r' AND key = 'k'")
+        return next(re.search(r"INDEX (\w+) \((.*)\)", step[3]).groups() for step in steps)
+
+
+def test_one_metric_of_one_run_is_found_without_reading_those_of_all_runs(tmp_path, whole):
+    """SQLite without statistics takes the index whose first column is the key."""
+    new, old = tmp_path / "new", tmp_path / "old"
+    Store.open(new).close()
+    old.mkdir()
+    file = old / "mlflow.db"
+    file.write_bytes(whole)
+    with contextlib.closing(sqlite3.connect(file)) as connection:
+        connection.execute("DROP TABLE sqlite_stat1")  # a database of an earlier version
+        connection.commit()
+    assert plan(file)[1] == "key=?"
+    Store.open(old).close()
+    assert plan(new / "mlflow.db") == plan(file) == ("index_metrics_run_uuid_key_step", "run_uuid=? AND key=?")
+
+
+def test_statistics_that_are_there_stay_and_a_database_in_use_is_no_error(tmp_path, whole):
+    file = tmp_path / "mlflow.db"
+    file.write_bytes(whole)
+    with contextlib.closing(sqlite3.connect(file)) as connection:
+        connection.execute("DELETE FROM sqlite_stat1")
+        connection.commit()
+        Store.open(tmp_path).close()
+        assert connection.execute("SELECT count(*) FROM sqlite_stat1").fetchone() == (0,)
+        connection.execute("DROP TABLE sqlite_stat1")
+        connection.commit()
+        connection.execute("BEGIN IMMEDIATE")
+        schema._guide_planner(file)
+        connection.rollback()
+        assert connection.execute("SELECT count(*) FROM sqlite_master WHERE name = 'sqlite_stat1'").fetchone() == (0,)
