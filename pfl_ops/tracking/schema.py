@@ -29,9 +29,9 @@ ROWS = {
     "index_metrics_run_uuid_key_step": "1000000 10000 100 1",
     "sqlite_autoindex_metrics_1": "1000000 10000 1 1 1 1 1",
 }
-"""Index of `metrics` -> rows, and rows with one value of its first column, of its first two, ...: of a hundred runs with
-a hundred metrics over a hundred rounds. SQLite's planner knows no numbers, and takes the index by key for one metric of
-one run, which reads the values of all runs: 30 ms among 1,009 runs of 7,900 values, 0.1 ms by run and key."""
+"""Index of `metrics` -> rows, and rows with one value of its first column, of its first two, ...: of 100 runs with 100
+metrics over 100 rounds. SQLite's planner knows no numbers, and takes the index by key for one metric of one run, which
+reads the values of all runs: 30 ms among 1,009 runs of 7,900 values, 0.1 ms by run and key."""
 
 
 def connect(target: TrackingTarget) -> MlflowClient:
