@@ -224,7 +224,7 @@ def _samples(x: np.ndarray, name: str, where: str) -> np.ndarray:
     if x.dtype == np.uint8 and x.ndim in (3, 4):
         x = x[..., None] if x.ndim == 3 else x
     elif x.dtype.kind == "f" and x.dtype.itemsize == 4 and x.ndim == 2:
-        x = x.astype(np.float32)
+        x = x.astype(np.float32, copy=False)
         bad = ~np.isfinite(x).all(1)
         if bad.any():
             i = int(np.argmax(bad))
