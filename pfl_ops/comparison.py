@@ -8,7 +8,7 @@ import pandas as pd
 
 from pfl_ops import metrics
 from pfl_ops.results import BYTES, SECONDS, At, Result
-from pfl_ops.statistics import Paired, Sequential, anytime, mean_std, paired, to_the_first
+from pfl_ops.statistics import Difference, anytime, mean_std, paired, to_the_first
 
 Test: TypeAlias = Literal["anytime", "t"]
 TESTS: Mapping[Test, str] = {"anytime": "anytime-valid paired test", "t": "paired t test"}
@@ -48,7 +48,7 @@ class Line:
     label: str
     runs: tuple[Result, ...]
     settings: str = ""
-    difference: Paired | None = None
+    difference: Difference | None = None
     single_p: float | None = None
     diverged: tuple[str, ...] = ()
     unfinished: str = ""
@@ -106,8 +106,7 @@ class Line:
         test = self.difference
         if test is None or test.p is None or not test.p < LEVEL:
             return False
-        means = [test.difference, *([test.tested_difference] if isinstance(test, Sequential) else [])]
-        return all(mean > 0 if smaller else mean < 0 for mean in means)
+        return all(mean > 0 if smaller else mean < 0 for mean in (test.difference, test.tested_difference))
 
 
 def ordered(

@@ -13,7 +13,6 @@ import pytest
 from numpy.typing import NDArray
 from scipy import integrate, stats
 
-from pfl_ops import statistics
 from pfl_ops.statistics import (
     ALIKE,
     above,
@@ -219,7 +218,7 @@ def test_equal_differences_stay_undecided() -> None:
         assert e_process(direction * np.array(x), [1.0] * 3)[1:] == pytest.approx(nothing[1:])
         assert e_process_above(direction * np.array(x), [1.0] * 3)[1:] == pytest.approx(nothing[1:])
     found = anytime(*constant)
-    assert (found.p, found.low, found.high, found.tested) == (1.0, None, None, 3)
+    assert (found.p, found.low, found.high, found.n_tested) == (1.0, None, None, 3)
     assert np.isinf(confidence_sequence(x, scale=[1.0] * 3)[1]).all()
     assert above(*constant).p > 0.5 and above(*reversed(constant)).p == 1.0
     same = anytime({0: 0.5, 1: 0.7}, {0: 0.5, 1: 0.7})
@@ -251,7 +250,7 @@ def test_seeds_up_to_the_first_that_is_missing() -> None:
     a = {0: 0.61, 1: 0.72, 2: 0.83, 4: 0.85}
     b = {0: 0.60, 1: 0.70, 2: 0.80, 3: 0.90, 4: 0.80}
     found = anytime(a, b)
-    assert (found.n, found.tested) == (4, 3)
+    assert (found.n, found.n_tested) == (4, 3)
     assert found.difference == pytest.approx((0.01 + 0.02 + 0.03 + 0.05) / 4)
     assert found.p == pytest.approx(1 / e_process([0.01, 0.02, 0.03]).max()) and (found.low, found.high) == (None, None)
     whole = anytime({seed: a[seed] for seed in range(3)}, {seed: b[seed] for seed in range(3)})
@@ -320,7 +319,7 @@ def test_to_the_first_by_hand() -> None:
     (_, one), (third, two) = to_the_first(values, paired, lambda i, j: (i, j) != (0, 2))
     assert one == pytest.approx(2 * p[0]) and two is None and third.p == p[1]
     assert to_the_first(values[:1], paired) == to_the_first([], paired) == []
-    assert isinstance(to_the_first(values, anytime)[0][0], statistics.Sequential)
+    assert to_the_first(values, anytime)[0][0] == anytime(values[1], values[0])
 
 
 def test_interval_is_of_the_last_look_and_p_of_all() -> None:

@@ -40,32 +40,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
-from pfl_ops.statistics.fixed import ALIKE, Paired, mean_std
+from pfl_ops.statistics.fixed import ALIKE, Difference, mean_std
 
 PRECISION = 0.1
 """c: the prior precision of the effect μ/σ. The prior standard deviation of the effect is 1/√c = 3.2."""
 LARGEST_LOG = 700.0  # e-values above exp(700) are returned as exp(700), near the largest float
-
-
-@dataclass(frozen=True)
-class Sequential(Paired):
-    """A difference over common seeds with an anytime-valid test.
-
-    Attributes:
-        difference, n: over all common seeds.
-        low, high: the confidence sequence at `tested` seeds; None: it is unbounded, or some common seed lies behind a
-            missing one.
-        p: 1/max e over all looks, two-sided; None: there are fewer than two seeds to test.
-        tested: number of seeds in the common prefix, of which low, high and p are.
-        tested_difference: mean over these seeds; NaN: there is none.
-    """
-
-    tested: int = 0
-    tested_difference: float = math.nan
-
-    @property
-    def n_tested(self) -> int:
-        return self.tested
 
 
 @dataclass(frozen=True)
@@ -178,27 +157,31 @@ def common_prefix(a: Mapping[int, float], b: Mapping[int, float], seeds: Iterabl
 
 def anytime(
     a: Mapping[int, float], b: Mapping[int, float], level: float = 0.95, seeds: Iterable[int] | None = None
-) -> Sequential:
+) -> Difference:
     """Test the paired differences of two settings, valid whenever it was decided to stop adding seeds.
 
     Args:
         a, b: seed -> value. level: of the confidence sequence. seeds: planned ones, see `common_prefix`.
     Returns:
-        n = 0: no common seed, the difference is NaN and the rest None. p is None for fewer than two seeds in the
-        prefix, at least 0.22 for two, 0.032 for three and 0.0038 for four. Equal differences have p = 1.
+        difference, n: over all common seeds; n = 0: the difference is NaN and the rest None.
+        n_tested, tested_difference: over the common prefix.
+        low, high: the confidence sequence at n_tested seeds; None: it is unbounded, or some common seed lies behind a
+        missing one.
+        p: 1/max e over all looks; None for fewer than two seeds in the prefix, at least 0.22 for two, 0.032 for three
+        and 0.0038 for four. Equal differences have p = 1.
     """
     both = [s for s in sorted(a.keys() & b.keys()) if math.isfinite(a[s]) and math.isfinite(b[s])]
     difference = mean_std(a[s] - b[s] for s in both)[0]
     prefix = common_prefix(a, b, seeds)
     tested = mean_std(a[s] - b[s] for s in prefix)[0]
     if len(prefix) < 2:
-        return Sequential(difference, n=len(both), tested=len(prefix), tested_difference=tested)
+        return Difference(difference, n=len(both), n_tested=len(prefix), tested_difference=tested)
     x, scale = _differences(a, b, prefix)
     p = min(1.0, 1 / float(e_process(x, scale).max()))
     low, high = (float(ends[-1]) for ends in confidence_sequence(x, level, scale))
     if not math.isfinite(low) or len(prefix) < len(both):
-        return Sequential(difference, None, None, p, len(both), len(prefix), tested)
-    return Sequential(difference, low, high, p, len(both), len(prefix), tested)
+        return Difference(difference, None, None, p, len(both), len(prefix), tested)
+    return Difference(difference, low, high, p, len(both), len(prefix), tested)
 
 
 def above(a: Mapping[int, float], b: Mapping[int, float], seeds: Iterable[int] | None = None) -> Evidence:

@@ -7,10 +7,10 @@ Looked at after every added seed until it is below 0.05, the p value of a t test
 quarter of all cases (30 seeds); `anytime` has the tests for that.
 """
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,37 +22,23 @@ ALIKE = 1e-9
 
 @dataclass(frozen=True)
 class Difference:
-    """A difference of two means, and what is known about it.
+    """A mean difference over common seeds, and its test.
 
     Attributes:
-        difference: a less b.
+        difference: mean of a − b; NaN: there is no common seed.
         low, high: its interval at the asked level; None: cannot be told.
         p: two-sided, of a difference as large by chance; None: cannot be told.
+        n: number of common seeds. n_tested: number of those of which low, high and p are.
+        tested_difference: mean of a − b over the tested seeds; NaN: there is none.
     """
 
     difference: float
     low: float | None = None
     high: float | None = None
     p: float | None = None
-
-
-@dataclass(frozen=True)
-class Paired(Difference):
-    """A difference over common seeds.
-
-    Attributes:
-        n: how many seeds both have.
-    """
-
     n: int = 0
-
-    @property
-    def n_tested(self) -> int:
-        """The number of seeds of which p is."""
-        return self.n
-
-
-AnyPaired = TypeVar("AnyPaired", bound=Paired)
+    n_tested: int = 0
+    tested_difference: float = math.nan
 
 
 def mean_std(values: Iterable[float]) -> tuple[float, float | None]:
@@ -83,7 +69,7 @@ def interval(values: Iterable[float], level: float = 0.95) -> tuple[float, float
     return mean - half, mean + half
 
 
-def paired(a: Mapping[int, float], b: Mapping[int, float], level: float = 0.95) -> Paired:
+def paired(a: Mapping[int, float], b: Mapping[int, float], level: float = 0.95) -> Difference:
     """Paired t test over the seeds that both have.
 
         d_i = a_i − b_i,   t = m_d / (s_d/√n),   p = 2 P(T_{n−1} > |t|),   m_d ± t_{n−1, (1+level)/2} s_d/√n
@@ -102,44 +88,10 @@ def paired(a: Mapping[int, float], b: Mapping[int, float], level: float = 0.95) 
     pairs = pairs[~np.isnan(pairs).any(axis=1)]
     n = len(pairs)
     difference, std = mean_std(pairs[:, 0] - pairs[:, 1])
-    if std is None:
-        return Paired(difference, n=n)
-    tested = _tested(difference, std / np.sqrt(n), n - 1, level, float(np.abs(pairs).max()))
-    return Paired(tested.difference, tested.low, tested.high, tested.p, n)
-
-
-def welch(
-    mean_a: float,
-    std_a: float | None,
-    n_a: int | None,
-    mean_b: float,
-    std_b: float | None,
-    n_b: int | None,
-    level: float = 0.95,
-) -> Difference:
-    """Welch's t test of two means from their summaries, for values without seeds in common (a paper's and ours).
-
-        v = s_a²/n_a + s_b²/n_b,   t = (m_a − m_b)/√v,   ν = v² / ((s_a²/n_a)²/(n_a−1) + (s_b²/n_b)²/(n_b−1))
-
-    Args:
-        mean_a, std_a, n_a: sample standard deviation and number of values; a standard deviation of 0 says that the
-            mean is known exactly (then this is the test of one sample, and its n is not asked for).
-        mean_b, std_b, n_b: the same of the other. level: of the interval.
-    Returns:
-        The difference alone where a spread is None, or its n is None or below 2. Without any spread: equal means have
-        p = 1, others no p.
-    """
-    difference = mean_a - mean_b
-    parts, weights = 0.0, 0.0
-    for std, n in ((std_a, n_a), (std_b, n_b)):
-        if std == 0:
-            continue
-        if std is None or n is None or n < 2:
-            return Difference(difference)
-        parts += std**2 / n
-        weights += (std**2 / n) ** 2 / (n - 1)
-    dof = parts**2 / weights if weights else 1.0
-    return _tested(difference, float(np.sqrt(parts)), dof, level, max(abs(mean_a), abs(mean_b)))
+    low = high = p = None
+    if std is not None:
+        low, high, p = _t_test(difference, std / np.sqrt(n), n - 1, level, float(np.abs(pairs).max()))
+    return Difference(difference, low, high, p, n, n, difference)
 
 
 def holm(ps: Sequence[float | None]) -> list[float | None]:
@@ -163,9 +115,9 @@ def holm(ps: Sequence[float | None]) -> list[float | None]:
 
 def to_the_first(
     values: Sequence[Mapping[int, float]],
-    test: Callable[[Mapping[int, float], Mapping[int, float]], AnyPaired],
+    test: Callable[[Mapping[int, float], Mapping[int, float]], Difference],
     testable: Callable[[int, int], bool] = lambda i, j: True,
-) -> list[tuple[AnyPaired, float | None]]:
+) -> list[tuple[Difference, float | None]]:
     """Test every setting but the first against the first one, which the same values put first.
 
     Since the values decide which one is first, every pair might have been tested: p is corrected for all pairs (Holm).
@@ -184,17 +136,17 @@ def to_the_first(
     return list(zip(first, corrected, strict=False))  # the pairs with the first stand in front
 
 
-def _tested(difference: float, error: float, dof: float, level: float, scale: float) -> Difference:
-    """t test of a difference with a standard error; `scale` is the size of the values that were subtracted."""
+def _t_test(
+    difference: float, error: float, dof: int, level: float, scale: float
+) -> tuple[float, float, float] | tuple[None, None, None]:
+    """Ends of the interval and p of a difference with a standard error; `scale`: size of the subtracted values."""
     if error <= ALIKE * scale:
-        nothing = abs(difference) <= ALIKE * scale
-        return Difference(difference, difference, difference, 1.0) if nothing else Difference(difference)
+        return (difference, difference, 1.0) if abs(difference) <= ALIKE * scale else (None, None, None)
     half = _half(error, dof, level)
-    p = float(2 * special.stdtr(dof, -abs(difference) / error))
-    return Difference(difference, difference - half, difference + half, p)
+    return difference - half, difference + half, float(2 * special.stdtr(dof, -abs(difference) / error))
 
 
-def _half(error: float, dof: float, level: float) -> float:
+def _half(error: float, dof: int, level: float) -> float:
     """Half the length of an interval: a quantile of Student's t times the standard error."""
     return float(special.stdtrit(dof, (1 + level) / 2) * error)
 

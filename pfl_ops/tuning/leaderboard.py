@@ -14,7 +14,7 @@ from pfl_ops.display.tables import ranked_by
 from pfl_ops.errors import count
 from pfl_ops.federation.state.checkpoint import Record
 from pfl_ops.results import BYTES, SECONDS
-from pfl_ops.statistics import Paired, mean_std
+from pfl_ops.statistics import Difference, mean_std
 from pfl_ops.tuning.begin import PreparedStudy
 from pfl_ops.tuning.study_storage import StudyStorage, point_of
 from pfl_ops.units import exact, part_of, with_unit
@@ -265,7 +265,7 @@ def _row(entry: MethodStudy, line: Line) -> dict[str, Any]:
 
 def _difference(line: Line) -> dict[str, float | None]:
     """The columns of a line's difference to the first one, and of its test."""
-    found = line.difference or Paired(math.nan)
+    found = line.difference or Difference(math.nan)
     numbers = {"difference": found.difference, "low": found.low, "high": found.high, "common": found.n}
     numbers["p_seeds"] = found.n_tested
     return {**numbers, "p": line.single_p, "p_holm": found.p}

@@ -134,7 +134,7 @@ def test_a_seed_that_is_missing_ends_the_test(made: Any, shelf: Any) -> None:
     accs = {"fliu": (0.6, 0.7, 0.8, 0.9, 0.95, 0.96), "fedavg": (0.5, 0.61, 0.0, 0.81, 0.85, 0.855)}
     runs = [made(m, s, a) for m, some in accs.items() for s, a in enumerate(some) if a]
     difference = go(shelf(runs), metric="local/mean").lines[1].difference
-    assert isinstance(difference, statistics.Sequential) and (difference.n, difference.tested) == (5, 2)
+    assert difference is not None and (difference.n, difference.n_tested) == (5, 2)
     assert difference.p == pytest.approx(1 / statistics.e_process([0.1, 0.09])[-1]) and difference.low is None
 
 
