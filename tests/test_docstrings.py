@@ -5,6 +5,7 @@ rounds and networks whose numbers can be checked by hand. Examples that need a s
 the fixtures that make these (`ELSEWHERE`).
 """
 
+import builtins
 import doctest
 import importlib
 import inspect
@@ -181,5 +182,22 @@ def test_docstrings_begin_with_what_they_describe(folder: str) -> None:
         f"{file.relative_to(ROOT)}: {line.group().strip()}"
         for file in sorted((ROOT / folder).rglob("*.py"))
         for line in opening.finditer(file.read_text(encoding="utf-8"))
+    ]
+    assert found == []
+
+
+def test_errors_in_docstrings_exist() -> None:
+    """A class that was renamed keeps its old name in the docstrings of what raises it."""
+    texts = {file: file.read_text(encoding="utf-8") for file in sorted((ROOT / "pfl_ops").rglob("*.py"))}
+    known = {name for text in texts.values() for name in re.findall(r"^ *class (\w+)", text, re.MULTILINE)}
+    known |= {*vars(builtins), "CancelledError"}
+    raises = re.compile(r"^( *)Raises:\n((?:\1 +\S.*\n)+)", re.MULTILINE)
+    named = re.compile(r"(?:^ *|\. )([A-Z]\w+): ", re.MULTILINE)
+    found = [
+        f"{file.relative_to(ROOT)}: {name}"
+        for file, text in texts.items()
+        for _, block in raises.findall(text)
+        for name in named.findall(block)
+        if name not in known
     ]
     assert found == []

@@ -6,7 +6,7 @@ Three names are reserved, all other columns are features, in the order of the fi
     client         owner: whole numbers or text; may be left out
     split          train or test; if it is left out, a fifth of each client's samples is for testing
 
-Text is numbered by `npz.numbers_of`: texts that are all whole numbers by what they spell, others in sorted order.
+Text is numbered by `npz.number_names`: texts that are all whole numbers by what they spell, others in sorted order.
 """
 
 from collections import Counter

@@ -1,7 +1,7 @@
 """One way to run experiments: jobs, on shares of this machine or of a Ray cluster, side by side.
 
 A *job* is an experiment with a purpose: a study's trial, the test of its choice, a repetition, a cell of a suite. A
-`Source` makes jobs (Optuna's search, a list); the `Runner` runs them through Ray Tune, starts a job again once whose
+`JobSource` makes jobs (Optuna's search, a list); the `Runner` runs them through Ray Tune, starts a job again once whose
 process or machine died, and reports one kind of event. A job's process computes and keeps its rounds on disk; only
 the process that runs the runner tracks.
 

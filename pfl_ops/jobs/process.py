@@ -30,7 +30,7 @@ from pfl_ops.metrics import error_key, summands
 from pfl_ops.probe.memory import keep_within
 
 JOB = "job"  # key of a configuration: the `Payload`
-IDLE = "idle"  # or, for a process without a job, the `Share` that it keeps
+IDLE = "idle"  # or, for a process without a job, the `ResourceShare` that it keeps
 SECONDS = 0.5  # between reports where none has to hold anything
 PAUSES = (0.05, 1.0)  # shortest and longest between reports of a process without a job
 

@@ -90,7 +90,7 @@ class Probe:
         Args:
             execution: its threads must be given. gpus: share of a GPU that the process keeps within; 0: none.
         Raises:
-            TooBig: it does not fit. PflOpsError: the experiment can't run like this.
+            ProbeOutOfMemory: it does not fit. PflOpsError: the experiment can't run like this.
         """
         [found] = self._ask(1, "resolve", execution, gpus)
         return found
@@ -102,7 +102,7 @@ class Probe:
             execution: of each, with its threads. gpus: share of a GPU that each keeps within; 0: none.
             seconds: how long, at least.
         Raises:
-            TooBig: they do not fit into memory; after that this probe can only be closed.
+            ProbeOutOfMemory: they do not fit into memory; after that this probe can only be closed.
         """
         held: list[HeldMemory] = self._ask(count, "prepare", execution, gpus)
         if count == 1:

@@ -127,7 +127,7 @@ def check_idle(root: Path, header: Header, known: Mapping[str, Spool]) -> None:
     Args:
         known: spools that this process has open.
     Raises:
-        Busy: one is.
+        RunLocked: one is.
     """
     for other in _same_run(root, header):
         spool = known.get(key(other))
@@ -152,7 +152,7 @@ def unused(folder: Path) -> Iterator[None]:
     """Hold the lock of a folder that no process uses.
 
     Raises:
-        Busy: another process has it.
+        RunLocked: another process has it.
     """
     lock = FileLock(folder / LOCK, timeout=0, thread_local=False)
     if folder.is_symlink() or not is_regular(folder / LOCK):

@@ -33,7 +33,7 @@ SECONDS_AT_MOST = 5.0  # between a record and its sending, when rounds are slow
 
 
 class TrackedRecord(Protocol):
-    """The results of a round; `federation.state.checkpoint.TrackedRecord` is one."""
+    """The results of a round; `federation.state.checkpoint.Record` is one."""
 
     @property
     def round(self) -> int: ...

@@ -88,7 +88,7 @@ class Spool:
     Attributes:
         last_op: `op` of the last intact line; None after the header alone.
     Raises:
-        Busy: another process records the run.
+        RunLocked: another process records the run.
         PflOpsError: the folder can't be written.
     """
 

@@ -180,7 +180,7 @@ class Store:
                 superseded, finished ones once it is finished. The same name finds its run again; none: the newest run.
             start: of a new run, ms since the epoch; None: now.
         Raises:
-            Busy: another process is recording this run.
+            RunLocked: another process is recording this run.
         """
         header = self._header(experiment, name, identity, parent) | ({} if start is None else {"start": start})
         if rerun:

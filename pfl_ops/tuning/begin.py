@@ -31,7 +31,7 @@ RUN = "run"  # in what a study records: the name by which its own run in MLflow 
 
 @dataclass(frozen=True)
 class StudyOptions:
-    """The settings that studies run with, whatever they tune; `study.tune` describes them.
+    """The settings that studies run with, whatever they tune; `tune_study.tune` describes them.
 
     Attributes:
         home: the work folder. studies: where they lie, opened; storage: as it was asked for. data_dir: absolute.

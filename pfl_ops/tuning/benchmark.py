@@ -134,22 +134,22 @@ def benchmark(
 ) -> Benchmark:
     """Tune several methods under one budget, test each one's choice, and rank them.
 
-    Each method has a study, <name>.<method>; see `study.tune` for what it does and for the arguments not named here.
-    A benchmark that was stopped goes on: finished studies are read. A method whose study fails is in the leaderboard
-    with its reason. More methods may be added to a named benchmark later.
+    Each method has a study, <name>.<method>; `tune_study.tune` describes it, and the arguments not named here. A
+    benchmark that was stopped goes on: finished studies are read. A method whose study fails is in the leaderboard with
+    its reason. More methods may be added to a named benchmark later.
 
     Args:
         experiments: one a method, alike in data, partition, network, participation, evaluation, seed and rounds; none:
             those of the benchmark `name`, which is resumed.
         space: for all; a folder has a file for each method, and common.yaml for what they share (`spaces.share`); none:
             the package's own.
-        trials, hours, samples, terminate: budgets of each method's search, see `study.tune`.
-        seeds_per_trial: of each method's trials, see `study.tune`. None: 1, or as the benchmark was begun.
+        trials, hours, samples, terminate: budgets of each method's search, see `tune_study.tune`.
+        seeds_per_trial: of each method's trials, see `tune_study.tune`. None: 1, or as the benchmark was begun.
         metric: one validation score for all; none: see above.
         name: of the benchmark; none: benchmark-<dataset>-<partition>-<hash>.
         final_repetitions: test runs of each method's choice, with the seeds seed, seed + 1, ... None: the experiments'
             `repetitions`, or as in the last call if `experiments` is none.
-        confirm, confirm_top: of each method, see `study.tune`. None: 3 and 2, or as the benchmark was begun.
+        confirm, confirm_top: of each method, see `tune_study.tune`. None: 3 and 2, or as the benchmark was begun.
         report: called with the result, while its run is open.
     Raises:
         PflOpsError: settings that can't work, for any of the methods, before the first trial of the first; or no method

@@ -40,7 +40,7 @@ def choose(
     """Tune every method of a rule and return what was chosen.
 
     Args:
-        suite: in which the rule's cells are. The other arguments: as for `study.tune`.
+        suite: in which the rule's cells are. The other arguments: as for `tune_study.tune`.
     Raises:
         PflOpsError: a method has no result. StudyInterrupted: Ctrl-C; the same call goes on.
     """

@@ -177,7 +177,7 @@ def measure(
         layouts: ordered by `trials`; all on CPUs, or all on one GPU.
         data_dir, stages: as trials have them.
     Raises:
-        TooBig: not even one trial fits. PflOpsError: the experiment does not run.
+        ProbeOutOfMemory: not even one trial fits. PflOpsError: the experiment does not run.
     """
     kind: Kind = "gpu" if layouts[0].gpus else "cpu"
     room = memory.available()

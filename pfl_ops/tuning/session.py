@@ -53,7 +53,7 @@ class StudyInterrupted(PflOpsError):
 
 @dataclass
 class Session:
-    """See `study.tune` for what its attributes mean; `folder`-less ones are absolute.
+    """The state of one call that runs a study; `tune_study.tune` describes what is not named here. Paths are absolute.
 
     Attributes:
         decide: called once the choice is made; returns the experiments of the test runs.

@@ -37,7 +37,7 @@ def settings_of(
     The spaces have a common part (`spaces.share`), unless `space` is one for all, or a folder without common.yaml.
 
     Args:
-        seeds_per_trial: of each method's trials, see `study.tune`.
+        seeds_per_trial: of each method's trials, see `tune_study.tune`.
         begun: of methods that are part of the comparison already. Those of `experiments` keep their first points: what
             was recommended by methods that came later is not tried with them, so they are not compared with these by
             a test (`leaderboard.differing`).

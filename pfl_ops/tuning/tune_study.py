@@ -136,7 +136,7 @@ def tune(
         from_study: an earlier study, of any method, data set or partition; its choice and its best configurations are
             tried first, as far as `space` allows their values. Which ones, is said when the study begins.
         plugins: Python files that define methods, networks or partitions; those already loaded count too.
-        on_event: told of everything that happens; `show.Show` draws it.
+        on_event: told of everything that happens; `show.StudyProgress` draws it.
         progress: show the trials in a live table; None: in a notebook and in a terminal, unless `on_event` is given.
             True: also elsewhere, as lines on standard error.
     Raises:
