@@ -6,6 +6,7 @@ file is therefore made beside its place, synced, and renamed: it is there whole 
 
 import contextlib
 import hashlib
+import logging
 import os
 import socket
 import sqlite3
@@ -17,7 +18,7 @@ from filelock import FileLock
 
 from pfl_ops.addresses import redact, redact_address
 from pfl_ops.errors import PflOpsError
-from pfl_ops.files import replacing, write_whole
+from pfl_ops.files import check_writable, replacing, write_whole
 
 LOCK_SECONDS = 300
 LOCK_NUMBER = int.from_bytes(b"pfl-ops")  # of PostgreSQL's advisory lock, the same for every pfl-ops process
@@ -32,6 +33,21 @@ def sqlite_file(address: str) -> Path | None:
     if not address.startswith("sqlite:///") or not name or name.startswith(":"):
         return None
     return Path(name).expanduser().absolute()
+
+
+def check_sqlite(address: str, name: str) -> Path:
+    """Return the file of a `sqlite:` address after a check; nothing is made.
+
+    Args:
+        name: what the address is, for the message ("tracking address").
+    Raises:
+        PflOpsError: it names no file, or one that can't be written.
+    """
+    file = sqlite_file(address)
+    if file is None:
+        raise PflOpsError(f"{name} '{address}' names no file; write sqlite:///FILE")
+    check_writable(file, name, "name another file")
+    return file
 
 
 def tables(file: Path) -> set[str]:
@@ -134,13 +150,24 @@ def sweep(file: Path) -> None:
         left.unlink(missing_ok=True)
 
 
-def set_aside(file: Path) -> Path:
-    """Rename a database and its side files to a free name, and return that."""
+def set_aside(file: Path, holds: str, log: logging.Logger) -> Path:
+    """Rename an unfinished database and its side files to a free name, say so in one line, and return the name.
+
+    Args:
+        holds: what the database would hold if it were finished ("run"). log: where the line goes.
+    """
     numbered = (f"-{n}" if n > 1 else "" for n in range(1, 10_000))
     other = next(p for n in numbered if not (p := file.with_name(f"{file.stem}.unfinished{n}{file.suffix}")).exists())
     for suffix in ("", *SIDE_FILES):
         with contextlib.suppress(FileNotFoundError):
             os.replace(file.with_name(file.name + suffix), other.with_name(other.name + suffix))
+    log.warning(
+        "the database %s was left unfinished by an earlier start and holds no %s; it is kept as %s, and a new one is "
+        "made",
+        file,
+        holds,
+        other.name,
+    )
     return other
 
 

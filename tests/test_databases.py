@@ -1,5 +1,6 @@
 """Databases are made aside and renamed; locks of a server's database; places that could not be written."""
 
+import logging
 import os
 import resource
 import sqlite3
@@ -101,7 +102,8 @@ def test_a_database_set_aside_keeps_its_journal_and_never_replaces_another(tmp_p
     for n in ("", "-2"):
         (tmp_path / "some.db").write_text(f"content{n}")
         (tmp_path / "some.db-wal").write_text(f"log{n}")
-        assert set_aside(tmp_path / "some.db") == tmp_path / f"some.unfinished{n}.db"
+        aside = set_aside(tmp_path / "some.db", "run", logging.getLogger("pfl_ops"))
+        assert aside == tmp_path / f"some.unfinished{n}.db"
         assert (tmp_path / f"some.unfinished{n}.db").read_text() == f"content{n}"
         assert (tmp_path / f"some.unfinished{n}.db-wal").read_text() == f"log{n}"
 

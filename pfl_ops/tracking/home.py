@@ -8,7 +8,7 @@ from pathlib import Path
 from filelock import FileLock
 
 from pfl_ops.addresses import SQL_SCHEMES, check_database, check_server, redact_address
-from pfl_ops.databases import sqlite_file
+from pfl_ops.databases import check_sqlite
 from pfl_ops.errors import PflOpsError, nearest
 from pfl_ops.files import check_writable
 
@@ -124,10 +124,7 @@ class TrackingTarget:
             check_server(uri, NAME)
             return cls(uri.rstrip("/"), None)
         if scheme == "sqlite":
-            file = sqlite_file(uri)
-            if file is None:
-                raise PflOpsError(f"{NAME} '{uri}' names no file; write sqlite:///FILE")
-            check_writable(file, NAME, "name another file")
+            file = check_sqlite(uri, NAME)
             return cls(f"sqlite:///{file}", file.parent / "artifacts")
         if scheme.split("+")[0] in SQL_SCHEMES:
             check_database(uri, NAME)

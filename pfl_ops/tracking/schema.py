@@ -56,23 +56,21 @@ def connect(target: TrackingTarget) -> MlflowClient:
         return client
 
 
+def other_version(target: TrackingTarget) -> PflOpsError:
+    """Return the error for a database that another version of MLflow has made."""
+    return PflOpsError(
+        f"{target.label} was made by another version of MLflow: back it up, then run `mlflow db upgrade {target.label}`"
+    )
+
+
 def _make_whole(file: Path, target: TrackingTarget) -> None:
     if not databases.is_empty(file):
         state = _state(file)
         if state == "older":
-            raise PflOpsError(
-                f"{target.label} was made by another version of MLflow: back it up, then run "
-                f"`mlflow db upgrade {target.label}`"
-            )
+            raise other_version(target)
         if state == "whole":
             return
-        aside = databases.set_aside(file)
-        log.warning(
-            "the database %s was left unfinished by an earlier start and holds no run; it is kept as %s, and a new one "
-            "is made",
-            file,
-            aside.name,
-        )
+        databases.set_aside(file, "run", log)
     artifacts, now = str(target.artifacts), time.time_ns() // 1_000_000
 
     def adapt(connection: sqlite3.Connection) -> None:

@@ -34,6 +34,7 @@ from pfl_ops.tracking.delivery import Delivery, verdict
 from pfl_ops.tracking.home import TrackingTarget, WorkFolder
 from pfl_ops.tracking.journal import Header, identity_key, key
 from pfl_ops.tracking.run import Run, TrackedRecord, now
+from pfl_ops.tracking.schema import other_version
 from pfl_ops.tracking.sender import IDENTITY, PARENT, SUPERSEDED, Sender
 from pfl_ops.tracking.spool import Spool
 
@@ -432,10 +433,7 @@ class Store:
         except MlflowException as error:
             reason = redact(str(error).strip().splitlines()[0][:300])
             if "Detected out-of-date database schema" in str(error):
-                raise PflOpsError(
-                    f"{self.target.label} was made by another version of MLflow: back it up, then run "
-                    f"`mlflow db upgrade {self.target.label}`"
-                ) from error
+                raise other_version(self.target) from error
             if error.error_code in ("INTERNAL_ERROR", "TEMPORARILY_UNAVAILABLE") and self.target.server:
                 raise self._unavailable(error, reason) from error
             raise PflOpsError(f"{self.target.label}: {reason}") from error

@@ -35,10 +35,7 @@ def check_storage(address: str) -> None:
     elif "://" not in address:
         raise PflOpsError(f"{NAME} '{address}' must be sqlite:///FILE, another SQL address, or FILE.log")
     elif address.startswith("sqlite:"):
-        file = databases.sqlite_file(address)
-        if file is None:
-            raise PflOpsError(f"{NAME} '{address}' names no file; write sqlite:///FILE")
-        check_writable(file, NAME, "name another file")
+        databases.check_sqlite(address, NAME)
     else:
         check_database(address, NAME)
 
@@ -82,13 +79,7 @@ def _sqlite(file: Path) -> RDBStorage:
         ours = names & {"studies", "version_info"} and "experiments" not in names
         if not ours or ("studies" in names and databases.query(file, "SELECT count(*) FROM studies")[0][0]):
             raise
-    aside = databases.set_aside(file)
-    log.warning(
-        "the database %s was left unfinished by an earlier start and holds no study; it is kept as %s, and a new one "
-        "is made",
-        file,
-        aside.name,
-    )
+    databases.set_aside(file, "study", log)
     databases.make_aside(file, _make_tables, _template())
     return RDBStorage(address, engine_kwargs={"connect_args": {"timeout": 60}})
 
