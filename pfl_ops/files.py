@@ -65,6 +65,13 @@ def file_digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def ends_whole(path: Path) -> bool:
+    """True if a file is empty or ends with a line end: a kill may leave a last line unfinished."""
+    with path.open("rb") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - 1))
+        return file.read() in (b"", b"\n")
+
+
 def check_writable(path: Path | str, name: str, advice: str) -> None:
     """Check that a folder or a file could be made or written, without making it.
 

@@ -38,7 +38,7 @@ from typing import Any, BinaryIO
 from filelock import FileLock, Timeout
 
 from pfl_ops.errors import PflOpsError, count
-from pfl_ops.files import sync, write_whole
+from pfl_ops.files import ends_whole, sync, write_whole
 from pfl_ops.tracking import staged
 from pfl_ops.tracking.journal import DamagedJournal, Header, JournalEntry, decode, digest, encode, is_old, key
 from pfl_ops.tracking.spool_folder import (
@@ -369,7 +369,7 @@ class Spool:
             about = {"reason": reason, "damaged": damaged, "journal": self.header["start"], "at": _place(end, entry)}
             path = self.folder / REFUSED
             with path.open("ab") as file:
-                file.write(b"\n" if _torn(path) else b"")
+                file.write(b"" if ends_whole(path) else b"\n")
                 file.write(json.dumps({**kept, **about}).encode() + b"\n")
                 file.flush()
                 os.fsync(file.fileno())
@@ -404,15 +404,6 @@ def _split(data: bytes) -> list[bytes]:
 def _place(end: int, entry: JournalEntry | Damage) -> str:
     """Name an entry of a journal by its end, and lines that are missing by the end of the line before them."""
     return f"{AFTER}{end}" if isinstance(entry, Damage) and not entry.line else str(end)
-
-
-def _torn(path: Path) -> bool:
-    """True if a file's last line has no end."""
-    with path.open("rb") as file:
-        if file.seek(0, os.SEEK_END) == 0:
-            return False
-        file.seek(-1, os.SEEK_END)
-        return file.read(1) != b"\n"
 
 
 def _cannot_write(folder: Path, error: OSError) -> PflOpsError:

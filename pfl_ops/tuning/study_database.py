@@ -16,7 +16,7 @@ from pfl_ops import databases
 from pfl_ops.addresses import check_database, redact, redact_address
 from pfl_ops.data.store import cache_folder
 from pfl_ops.errors import PflOpsError
-from pfl_ops.files import check_writable
+from pfl_ops.files import check_writable, ends_whole
 
 log = logging.getLogger("pfl_ops.tuning")
 logging.getLogger("alembic").setLevel(logging.ERROR)
@@ -97,23 +97,16 @@ def _make_tables(address: str) -> None:
 
 def _mend_journal(file: Path) -> None:
     """Cut off a last line that a kill left unfinished: the next line would be glued to it, and neither be readable."""
-    if not file.exists() or _ends_whole(file):
+    if not file.exists() or ends_whole(file):
         return
     lock = JournalFileSymlinkLock(str(file))
     lock.acquire()  # another process may be writing that line now
     try:
-        if not _ends_whole(file):
+        if not ends_whole(file):
             whole = file.read_bytes().rfind(b"\n") + 1
             os.truncate(file, whole)
     finally:
         lock.release()
-
-
-def _ends_whole(file: Path) -> bool:
-    with file.open("rb") as opened:
-        size = opened.seek(0, os.SEEK_END)
-        opened.seek(max(0, size - 1))
-        return opened.read() in (b"", b"\n")
 
 
 @contextlib.contextmanager

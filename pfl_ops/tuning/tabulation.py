@@ -23,7 +23,7 @@ from filelock import FileLock, Timeout
 from pfl_ops import runs
 from pfl_ops.errors import LONGEST_PATH, PflOpsError, count, echo
 from pfl_ops.federation.settings import Execution
-from pfl_ops.files import sync
+from pfl_ops.files import ends_whole, sync
 from pfl_ops.jobs.job import Job, SharedPaths
 from pfl_ops.jobs.process import samples_seen
 from pfl_ops.jobs.report import SAMPLES, SENT_BYTES
@@ -109,7 +109,8 @@ class Tabulation:
         lock = FileLock(self.folder / LOCK, timeout=0)
         try:
             with lock, cluster(None) as folder, (self.folder / JOURNAL).open("a", encoding="utf-8") as journal:
-                _end_line(self.folder / JOURNAL)
+                if not ends_whole(self.folder / JOURNAL):  # a kill left a line unfinished
+                    journal.write("\n")
                 part = share(None, None, self.concurrency, len(missing), self.execution.device)
                 place = SharedPaths(str(self.folder), self.data_dir, False)
                 self.begun = time.monotonic()
@@ -240,14 +241,6 @@ def _journal(path: Path) -> dict[str, RunRecord]:
         except (ValueError, KeyError, TypeError):
             continue
     return found
-
-
-def _end_line(path: Path) -> None:
-    """End a last line that a kill left unfinished: the next one would be glued to it."""
-    content = path.read_bytes()
-    if content and not content.endswith(b"\n"):
-        with path.open("ab") as file:
-            file.write(b"\n")
 
 
 def tabulate(
