@@ -2,9 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from itertools import accumulate
 
-import numpy as np
 import pandas as pd
 from optuna.trial import TrialState
 
@@ -44,7 +42,7 @@ def equal_cost(entries: Sequence[MethodStudy]) -> pd.DataFrame:
         for entry in entries:
             method = entry.plan.method
             search = searches[method]
-            within = search.loc[np.array([_at_most(used, budget) for used in accumulate(search[cost])], dtype=bool)]
+            within = search[search[cost].cumsum() <= budget * (1 + 1e-12)]  # sums of the same numbers in another order
             complete = within.dropna(subset=["value"]).sort_values("value", ascending=not entry.larger, kind="stable")
             trial, value = complete[["trial", "value"]].iloc[0] if len(complete) else (math.nan, math.nan)
             rows.append((cost, budget, method, float(search[cost].sum()), len(within), float(trial), float(value)))
@@ -90,8 +88,4 @@ def _search(entry: MethodStudy) -> pd.DataFrame:
         )
         for number, trial in sorted(ended, key=lambda pair: (pair[1].datetime_complete, pair[0]))
     ]
-    return pd.DataFrame(rows, columns=["trial", "value", *COSTS]).astype({"value": float, "sent_bytes": float})
-
-
-def _at_most(used: float, budget: float) -> bool:
-    return used <= budget * (1 + 1e-12)  # sums of the same numbers in another order
+    return pd.DataFrame(rows, columns=["trial", "value", *COSTS]).astype(dict.fromkeys(("value", *COSTS), float))
