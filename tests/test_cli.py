@@ -644,7 +644,7 @@ def study(monkeypatch: pytest.MonkeyPatch, fake: Fake) -> list[dict[str, Any]]:
             scores={"val/L1/acc": 1.5},
             best={"training.lr": 0.01, "algorithm.gamma.kind": "adaptive"},
             finals=[SimpleNamespace(final={"final/test/L1/local/mean": 0.7}, clients=CLIENTS, n_clients=3)],
-            openings=1,
+            openings_note="the test data were opened 1 time for this study",
             page=None,
             confirmation=None,
             pictures=None,

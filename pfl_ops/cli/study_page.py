@@ -110,9 +110,8 @@ def _chosen(study: "Study") -> Iterator[PageBlock]:
     if study.environments is not None:
         shown = tables.environments(study.environments)
         yield table_of("environments", shown, notes=list(study.below_environments), data=study.environments)
-    if study.openings:
-        times = count(study.openings, "time")
-        yield Text(f"The test data were opened {times} for this study.", "note")
+    if study.openings_note:
+        yield Text(sentence(study.openings_note), "note")
 
 
 def _confirmation(study: "Study") -> Iterator[PageBlock]:

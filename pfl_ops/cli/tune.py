@@ -31,7 +31,7 @@ from pfl_ops.cli.options import (
 )
 from pfl_ops.cli.output import err, interruptible, out, say
 from pfl_ops.cli.run import look_closer
-from pfl_ops.errors import PflOpsError, count, in_a_line
+from pfl_ops.errors import PflOpsError, in_a_line
 from pfl_ops.files import check_writable
 
 if TYPE_CHECKING:
@@ -426,8 +426,8 @@ def _report(study: "Study", tracking_uri: str | None) -> None:
         say(console, f"test run with seed {seed}: {how}")
     if study.pictures and (skipped := str(study.pictures)):
         say(console, skipped)
-    if study.openings:
-        say(console, f"the test data were opened {count(study.openings, 'time')} for this study")
+    if study.openings_note:
+        say(console, study.openings_note)
     say(console, "\n" + look_closer(tracking_uri, study.page, "study", study.name))
     _write_page(study)
     if study.diverged or study.environment_notes:

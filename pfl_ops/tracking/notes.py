@@ -134,7 +134,7 @@ def study(
     Args:
         objective: what was looked for, in words.
         chosen, values, trial: the best point, its objective, its number.
-        test: its result on test data, in words; "": it was not tested.
+        test: its result on test data, in words.
         view: key of the saved view of its trials.
     """
     settings = "\n".join(f"| `{path}` | {_value(value)} |" for path, value in chosen.items())
@@ -147,7 +147,7 @@ Chosen: **trial {trial:03d}** ({reached})
 |---|---|
 {settings}
 
-{test or "The test data stay closed."}
+{test}
 
 {STAGES}
 """

@@ -148,7 +148,8 @@ class Pictures:
 
     def _contour(self, plots: Any) -> "Figure":
         """The two most important numbers; a choice has nothing between its values."""
-        first, second = self._numbers_by_importance()[:2]
+        shares = self._shares("fanova")
+        first, second = sorted(self._numbers(), key=lambda name: -shares.get(name, 0.0))[:2]
         figure = _figure_of(plots.plot_contour(self.study, params=[first, second], target_name=self._goal))
         figure.set_size_inches(6.6, 4.8)
         figure.axes[0].set_title("")
@@ -201,7 +202,7 @@ class Pictures:
         """Set percents for accuracies, whole numbers for trials and whole parameters; Optuna has fractions."""
         from pfl_ops.figures.parts import percent_axis, whole_numbers
 
-        kinds = {name: kind for trial in self.complete for name, kind in trial.distributions.items()}
+        kinds = _distributions(self.complete)
         scale = axes.get_xscale() if which == "x" else axes.get_yscale()
         if name == self._goal and unit_of(self.goal.metrics[0]) == PERCENT:
             percent_axis(axes, which)
@@ -238,12 +239,8 @@ class Pictures:
         return [name for name in self.varied if name in space]
 
     def _numbers(self) -> list[str]:
-        kinds = {name: kind for trial in self.complete for name, kind in trial.distributions.items()}
+        kinds = _distributions(self.complete)
         return [n for n in self._common() if not isinstance(kinds[n], optuna.distributions.CategoricalDistribution)]
-
-    def _numbers_by_importance(self) -> list[str]:
-        shares = self._shares("fanova")
-        return sorted(self._numbers(), key=lambda name: -shares.get(name, 0.0))
 
     def _shares(self, kind: str) -> dict[str, float]:
         if kind not in self._importance:
@@ -266,7 +263,7 @@ def labels(trials: Sequence[FrozenTrial], experiment: Experiment) -> dict[str, s
     A path stands without its first part, unless two would be the same then. The ranges that a path has under different
     conditions have one label if they are numbers on one scale, else one each: "lr η (sgd)".
     """
-    kinds = {name: kind for trial in trials for name, kind in trial.distributions.items()}
+    kinds = _distributions(trials)
     symbols: dict[str, str] = {}
     for trial in trials:
         if any(name.partition(VARIANT)[0] not in symbols for name in trial.params):
@@ -283,6 +280,11 @@ def labels(trials: Sequence[FrozenTrial], experiment: Experiment) -> dict[str, s
             for name in variants:
                 found[name] = f"{text} ({name.partition(VARIANT)[2]})" if apart and len(variants) > 1 else text
     return found
+
+
+def _distributions(trials: Sequence[FrozenTrial]) -> dict[str, BaseDistribution]:
+    """Return the distribution of each parameter that some trial has, by its name."""
+    return {name: kind for trial in trials for name, kind in trial.distributions.items()}
 
 
 def _scale(kind: BaseDistribution) -> tuple[str, bool] | None:

@@ -70,12 +70,10 @@ def end(parent: Run, study: "Study", view: str) -> None:
         text = "Test runs diverged: " + "; ".join(f"seed {seed} {how}" for seed, how in study.diverged.items()) + "."
     if study.environments is not None:
         text = _in_environments(study.environments, (*study.environment_notes, *study.missing_notes))
-    if study.noise:
-        text = f"{sentence(study.noise)}\n\n{text or 'The test data stay closed.'}"
-    if study.confirmation:
-        text = f"On validation data, {study.confirmation}.\n\n{text or 'The test data stay closed.'}"
-    if study.front_note:
-        text = f"{sentence(study.front_note)}\n\n{text or 'The test data stay closed.'}"
+    told = [sentence(study.front_note)] if study.front_note else []
+    told += [f"On validation data, {study.confirmation}."] if study.confirmation else []
+    told += [sentence(study.noise)] if study.noise else []
+    text = "\n\n".join([*told, text or "The test data stay closed."])
     goal = _words(study.objective)
     parent.note(notes.study(study.name, goal, study.best, study.values, study.trial, text, view))
 

@@ -93,11 +93,9 @@ class Study:
             lambda: "" if self.environments is None else cards.table(tables.environments(self.environments)),
             lambda: cards.note(*self.below_environments),
             lambda: cards.note(*(f"test run with seed {seed}: {how}" for seed, how in self.diverged.items())),
-            lambda: cards.note(
-                f"the test data were opened {_times(self.openings)} for this study" * bool(self.openings)
-            ),
+            lambda: cards.note(self.openings_note),
             lambda: cards.picture(self.plot, f"The trials of study {self.name}"),
-            lambda: self._importance(),
+            self._importance,
             lambda: cards.note(str(self.pictures or "")),
         )
 
@@ -176,6 +174,11 @@ class Study:
             return ""
 
     @property
+    def openings_note(self) -> str:
+        """One line on how often the test data were opened; "": they stayed closed."""
+        return f"the test data were opened {count(self.openings, 'time')} for this study" if self.openings else ""
+
+    @property
     def ends_note(self) -> str:
         """One line on numbers of the choice at an end of their range; "": there are none."""
         return f"at an end of the range, beyond which nothing was tried: {', '.join(self.ends)}" if self.ends else ""
@@ -244,7 +247,3 @@ def picture(table: pd.DataFrame, goal: Objective, chosen: int | None) -> "tuple[
 
 def _two_to_maximise(goal: Objective) -> bool:
     return len(goal.metrics) == 2 and set(goal.modes) == {"max"}
-
-
-def _times(n: int) -> str:
-    return count(n, "time")

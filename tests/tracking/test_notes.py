@@ -46,8 +46,10 @@ def test_twelve_trials_have_twelve_colours():
 
 
 def test_a_study_says_what_was_chosen():
-    text = study("mine", "the largest `val/L1/acc`", {"training.lr": 0.01234567}, {"val/L1/acc": 1.25}, 3, "", "trials")
-    for said in ("Study mine", "**trial 003** (`val/L1/acc` 1.2500)", "| `training.lr` | 0.01235 |", "stay closed"):
+    text = study(
+        "mine", "the largest `val/L1/acc`", {"training.lr": 0.01234567}, {"val/L1/acc": 1.25}, 3, "Tested.", "trials"
+    )
+    for said in ("Study mine", "**trial 003** (`val/L1/acc` 1.2500)", "| `training.lr` | 0.01235 |", "Tested."):
         assert said in text
     assert "](#/experiments/{{experiment_id}}/runs?viewStateShareKey=trials&compareRunsMode=CHART" in text
     assert "viewStateShareKey=trials-fliu&" in began("mine", "trials-fliu")

@@ -724,6 +724,8 @@ def test_note_of_a_study_says_how_many_tests_have_a_score():
     )  # fmt: skip
     presented.end(parent, study, "trials")
     assert re.search(r"Tested with 2 seeds: `score/acc` [0-9.]+ \(1 of 2\)", notes[0])
+    presented.end(parent, replace(study, finals=[]), "trials")
+    assert "\n\nThe test data stay closed.\n\n" in notes[1]
 
 
 def test_a_study_s_own_run_gets_its_numbers_if_they_can_be_ranked():
