@@ -155,16 +155,15 @@ class Search:
         elif not all(map(math.isfinite, values)):
             wrong = next(metric for metric in metrics if not math.isfinite(report[metric]))
             self._fail(trial, f"{wrong} is {report[wrong]} after round {report[ROUND]}")
-        elif report[ROUND] >= self.rounds:
-            self._tell_value(trial, report)
-            self._note(trial, report)
-            self.study.tell(trial, values)
-        elif self.objective.single:
-            self._tell_value(trial, report)
-            self._note(trial, report)
-            self.study.tell(trial, state=TrialState.PRUNED)
-        else:
+        elif report[ROUND] < self.rounds and not self.objective.single:
             self._fail(trial, f"stopped after round {report[ROUND]}")
+        else:
+            self._tell_value(trial, report)
+            self._note(trial, report)
+            if report[ROUND] >= self.rounds:
+                self.study.tell(trial, values)
+            else:
+                self.study.tell(trial, state=TrialState.PRUNED)
 
     def best(self) -> tuple[int, dict[str, float]] | None:
         """Return (number, values) of the best complete trial of a single objective."""
