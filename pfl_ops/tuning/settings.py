@@ -6,7 +6,7 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, cast
 
 from pfl_ops import metrics, spaces
 from pfl_ops.config.experiment import Experiment
@@ -106,14 +106,15 @@ class Settings:
         tuned = environments_of(base, environments, vary)
         apart = tuple(parse(base, name) for name in held_out)
         check_different(base, tuned, apart)
-        if scheduler == "asha" and (seeds > 1 or tuned):
+        several = seeds > 1 or bool(tuned)
+        if scheduler == "asha" and several:
             what = f"in {len(tuned)} environments" if tuned else f"of {seeds} seeds"
             raise PflOpsError(
                 f"asha compares trials while they run, and a trial {what} has a value only when all of its runs have "
                 "ended: --scheduler paired or none, or leave it out"
             )
         if scheduler == "paired":
-            check_paired(goal.metrics[0], seeds > 1 or bool(tuned), aggregate)
+            check_paired(goal.metrics[0], several, aggregate)
         by_steps = {"training.local_epochs"} if base.training.local_steps is not None else set()
         set_by_environments = {path for one in (*tuned, *apart) for path in one.changes}
         held = {*hold, *excluded(hold), *by_steps}  # a value of an excluded field would clear the one that is held
@@ -124,16 +125,13 @@ class Settings:
                 spaces.check(varied, one.of(base))
             except PflOpsError as error:
                 raise PflOpsError(f"environment '{one.name}': {error}") from error
-        several = seeds > 1 or bool(tuned)
-        choice: Scheduler = "none" if scheduler == "none" or not goal.single or several else "asha"
-        if scheduler == "paired":
-            choice = "paired"
+        usual: Scheduler = "asha" if goal.single and not several else "none"
         shared = spaces.hold(common, held, base) if common else None
         made = cls(
             base,
             varied,
             goal,
-            choice,
+            cast(Scheduler | None, scheduler) or usual,
             MOST_TRIALS if limits.hours or limits.samples else TRIALS,
             shared,
             CONFIRM if goal.single else 0,
