@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import permutations, takewhile
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pandas as pd
 from optuna.trial import FrozenTrial
@@ -280,12 +280,12 @@ class Confirmations(TrackedJobs):
             own = [record for record in recorded if record["params"] == point_of(trial)]
             self._values[number], self._errors[number] = {}, {}
             self._results[number] = [
-                self._result(_part(record), record["value"], record.get("standard_error"))
+                self._result(TrialPart.of_record(record), record["value"], record.get("standard_error"))
                 for record in own
                 if not record["error"]
             ]
             self._combine(number)
-            failed = [f"{_part(record)} {record['error']}" for record in own if record["error"]]
+            failed = [f"{TrialPart.of_record(record)} {record['error']}" for record in own if record["error"]]
             if failed:
                 self._lost[number] = failed[0]
 
@@ -325,7 +325,3 @@ class Confirmations(TrackedJobs):
                 self._results[now.trial].append(self._result(now.part, value, standard_error))
                 self._combine(now.trial)
         return error or (event.failure.line if event.failure else ""), value
-
-
-def _part(record: Mapping[str, Any]) -> TrialPart:
-    return TrialPart(record["seed"], record.get("environment", ""))

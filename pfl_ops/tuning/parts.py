@@ -31,6 +31,11 @@ class TrialPart:
     seed: int
     environment: str = ""
 
+    @classmethod
+    def of_record(cls, record: Mapping[str, Any]) -> "TrialPart":
+        """Return the part of a recorded run; one of an earlier version names no environment."""
+        return cls(record["seed"], record.get("environment", ""))
+
     def __str__(self) -> str:
         return f"{self.environment}, seed {self.seed}" if self.environment else f"seed {self.seed}"
 

@@ -85,11 +85,10 @@ def _ended(session: "Session") -> Iterator[_Ended]:
             failed = state in ("failed", "diverged")
             yield _Ended(children.trial(number, point), failed, error, state, (number, trial))
     for record in study_storage.confirmations():
-        part = TrialPart(record["seed"], record.get("environment", ""))
-        run = children.confirmation(record["trial"], record["params"], part)
+        run = children.confirmation(record["trial"], record["params"], TrialPart.of_record(record))
         yield _Ended(run, bool(record["error"]), record["error"])
     for record in study_storage.baselines():
-        yield _Ended(children.baseline(TrialPart(record["seed"], record["environment"])), False, "")
+        yield _Ended(children.baseline(TrialPart.of_record(record)), False, "")
 
 
 def _rounds(session: "Session", ended: _Ended) -> Iterator[Record]:
