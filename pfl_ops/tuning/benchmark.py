@@ -12,7 +12,6 @@ a metric such as val/L1/acc puts all on one stage.
 
 import hashlib
 import math
-import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
@@ -31,6 +30,7 @@ from pfl_ops.jobs.resources import cluster, joining
 from pfl_ops.registry import load_plugin
 from pfl_ops.spaces import Space
 from pfl_ops.tracking import Run, Store, WorkFolder, notes, provenance
+from pfl_ops.tracking.run import now
 from pfl_ops.tuning import costs, leaderboard, leaderboard_notes, study_database
 from pfl_ops.tuning import study_storage as study_storages
 from pfl_ops.tuning.begin import BENCHMARK, PreparedStudy, StudyOptions, check, stored
@@ -354,7 +354,7 @@ def _searches(made: Benchmark) -> list[Record]:
     for row in made.traces.to_dict("records"):
         if not math.isnan(row["best"]):
             points.setdefault(int(row["trial"]), {})[f"search/{row['method']}"] = row["best"]
-    return [Record(step, found, int(1000 * time.time())) for step, found in sorted(points.items())]
+    return [Record(step, found, now()) for step, found in sorted(points.items())]
 
 
 def _go_on(begun: Sequence[tuple[PreparedStudy, StudyStorage]], name: str, means: StudyOptions) -> str:

@@ -1,7 +1,6 @@
 """A benchmark's tables: who is ahead, by how much, and what each method spent to get there."""
 
 import math
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,6 +14,7 @@ from pfl_ops.errors import count
 from pfl_ops.federation.state.checkpoint import Record
 from pfl_ops.results import BYTES, SECONDS
 from pfl_ops.statistics import Difference, mean_std
+from pfl_ops.tracking.run import now
 from pfl_ops.tuning.begin import PreparedStudy
 from pfl_ops.tuning.study_storage import StudyStorage, point_of
 from pfl_ops.units import exact, part_of, with_unit
@@ -180,7 +180,7 @@ def points(entry: MethodStudy) -> list[Record]:
     row = _row(entry, entry.line)
     kept = ("validation", "test", "std", "local", "global", "worst", "search_seconds", "test_seconds", "sent_bytes")
     found = {f"leaderboard/{name}": float(row[name]) for name in kept}
-    return [Record(row["n"], found, int(1000 * time.time()))]
+    return [Record(row["n"], found, now())]
 
 
 def summary(entry: MethodStudy) -> str:
