@@ -17,6 +17,10 @@ Mark: TypeAlias = Literal["", "best", "good", "bad", "open", "muted", "missing",
 not run. elsewhere: was run under other settings than its neighbours."""
 
 
+LONG = 34
+"""Characters from which a column of words breaks lines."""
+
+
 @dataclass(frozen=True)
 class TableCell:
     """One cell of a table.
@@ -126,6 +130,15 @@ class Table:
         return tuple(
             place >= self.titles and any(entries[place].value is not None for entries in body)
             for place in range(self.width)
+        )
+
+    @cached_property
+    def long(self) -> tuple[bool, ...]:
+        """The columns of words that need room to break lines."""
+        body = [row.entries for row in self.rows if row.entries]
+        return tuple(
+            not numeric and any(len(entries[place].text) > LONG for entries in body)
+            for place, numeric in enumerate(self.numeric)
         )
 
 

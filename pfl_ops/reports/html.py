@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from markupsafe import Markup
     from matplotlib.figure import Figure
 
-LONG = 34  # characters from which a column of text gets room to break lines
-
 
 def to_html(document: Document) -> str:
     """The whole page; light or dark as the reader's system is."""
@@ -42,7 +40,7 @@ def _template() -> "Template":
     )
     environment.filters |= {
         "anchor": anchor,
-        "columns": lambda table: [_column(table, place) for place in range(table.width)],
+        "columns": _columns,
         "drawn": _drawn,
         "inline": _inline,
         "kind": lambda block: type(block).__name__,
@@ -71,11 +69,10 @@ def _drawn(draw: "Callable[[], Figure]", name: str, alt: str) -> "Markup":
     return Markup("\n".join(parts))
 
 
-def _column(table: Table, place: int) -> str:
-    if table.numeric[place]:
-        return "num"
-    longest = max((len(row.entries[place].text) for row in table.rows if row.entries), default=0)
-    return "long" if longest > LONG else "short"
+def _columns(table: Table) -> list[str]:
+    """Return the CSS class of each column."""
+    kinds = zip(table.numeric, table.long, strict=True)
+    return ["num" if numeric else "long" if long else "short" for numeric, long in kinds]
 
 
 def _inline(text: str) -> "Markup":

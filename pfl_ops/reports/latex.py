@@ -5,7 +5,6 @@ from collections.abc import Iterator
 
 from pfl_ops.reports.document import Document, ItemList, PageBlock, Picture, Row, Table, TableCell, Text
 
-LONG = 34  # characters from which a column breaks lines
 SIGNS = dict(
     pair.split(" ", 1)
     for pair in r"""
@@ -30,11 +29,11 @@ PREAMBLE = r"""\documentclass{article}
 
 def to_latex(table: Table) -> str:
     """A `table` with caption and label; needs booktabs, and graphicx, by which it shrinks to the width of the line."""
-    long = [_is_long(table, place) for place in range(table.width)]
-    share = 0.9 / max(2, sum(long) + 0.35 * (table.width - sum(long)))
+    long = sum(table.long)
+    share = 0.9 / max(2, long + 0.35 * (table.width - long))
     columns = "".join(
         f"p{{{share:.2f}\\linewidth}}" if wide else "r" if numeric else "l"
-        for wide, numeric in zip(long, table.numeric, strict=True)
+        for wide, numeric in zip(table.long, table.numeric, strict=True)
     )
     inside = [
         rf"\begin{{tabular}}{{{columns}}}",
@@ -45,7 +44,7 @@ def to_latex(table: Table) -> str:
         r"\bottomrule",
         r"\end{tabular}",
     ]
-    if not any(long):
+    if not long:
         inside = [r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%", *inside[:-1], inside[-1] + "}"]
     notes = [tex(note) for note in table.notes]
     notes += [f"$^{{{number}}}$ {tex(note)}" for note, number in table.footnotes.items()]
@@ -94,10 +93,6 @@ def _text(text: Text) -> str:
         return "\\begin{verbatim}\n" + text.text + "\n\\end{verbatim}"
     said = rf"\textbf{{{tex(text.text)}}}" if text.kind == "warning" else tex(text.text)
     return r"\par ".join([said, *map(tex, text.more)])
-
-
-def _is_long(table: Table, place: int) -> bool:
-    return not table.numeric[place] and any(len(row.entries[place].text) > LONG for row in table.rows if row.entries)
 
 
 def _head(table: Table) -> Iterator[str]:
