@@ -1,6 +1,7 @@
 """A suite's curves and other pictures, ours; colours go by method, the same in all pictures of a report."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import product
 from typing import Any
@@ -27,13 +28,14 @@ def pictures(run: SuiteRun, exhibit: Exhibit, name: str) -> Iterator[Picture | T
     drawn = list(_pictures(run, exhibit, name))
     if not drawn:
         yield Text(f"{_sentence(title)} {_why(run, exhibit)}", "note")
+        return
+    missing = _missing(run, exhibit)
+    named = "; ".join(missing) if len(missing) <= NAMED else f"{len(missing)} of its cells"
+    note = f" Not run: {named}." if missing else ""
+    if lost := _diverged(run, exhibit):
+        note += f" Without diverged repetitions: {', '.join(lost)}."
     for picture in drawn:
-        missing = _missing(run, exhibit)
-        named = "; ".join(missing) if len(missing) <= NAMED else f"{len(missing)} of its cells"
-        note = f" Not run: {named}." if missing else ""
-        if lost := _diverged(run, exhibit):
-            note += f" Without diverged repetitions: {', '.join(lost)}."
-        yield Picture(picture.name, f"{_sentence(picture.caption or title)}{note}", picture.draw, picture.alt)
+        yield replace(picture, caption=f"{_sentence(picture.caption or title)}{note}")
 
 
 def _why(run: SuiteRun, exhibit: Exhibit) -> str:
@@ -95,6 +97,11 @@ def _colours(run: SuiteRun, axes: Sequence[str]) -> dict[str, str]:
     return figures.colours(", ".join(titles) for titles in product(*levels))
 
 
+def _axes_of_lines(run: SuiteRun, cells: Sequence[Cell], *but: str) -> list[str]:
+    """The axes whose levels name a line or a bar: those in which cells differ, without `but`; else the last one."""
+    return run.varying(cells, but=but) or [list(run.suite.labels)[-1]]
+
+
 def _panels(run: SuiteRun, cells: Sequence[Cell], axis: str) -> Iterator[tuple[str, list[Cell]]]:
     """Cells by their level of an axis, with its title; "": all of them."""
     if not axis:
@@ -111,7 +118,7 @@ def _panels(run: SuiteRun, cells: Sequence[Cell], axis: str) -> Iterator[tuple[s
 
 def _curves(run: SuiteRun, exhibit: Curves, name: str) -> Iterator[Picture]:
     cells = run.cells(exhibit.cells)
-    axes = run.varying(cells, but=[exhibit.panel]) or [list(run.suite.labels)[-1]]
+    axes = _axes_of_lines(run, cells, exhibit.panel)
     grid: dict[str, dict[str, figures.Band]] = {}
     marks: dict[str, dict[str, list[tuple[float, float]]]] = {}
     for title, there in _panels(run, cells, exhibit.panel):
@@ -174,7 +181,7 @@ def _over(run: SuiteRun, exhibit: Over, name: str) -> Iterator[Picture]:
     """One picture a panel: error bars don't share an axis well."""
     cells = run.cells(exhibit.cells)
     measured = exhibit.x == "measure"
-    axes = run.varying(cells, but=[exhibit.panel, *([] if measured else [exhibit.x])]) or [list(run.suite.labels)[-1]]
+    axes = _axes_of_lines(run, cells, exhibit.panel, *([] if measured else [exhibit.x]))
     for i, (title, there) in enumerate(_panels(run, cells, exhibit.panel)):
         points: dict[str, dict[float, list[float]]] = {}
         for cell in there:
@@ -210,7 +217,7 @@ def _stack(values: Mapping[float, Sequence[float]]) -> figures.Band | None:
 
 def _bars(run: SuiteRun, exhibit: Bars, name: str) -> Iterator[Picture]:
     cells = run.cells(exhibit.cells)
-    axes = run.varying(cells, but=[exhibit.group]) or [list(run.suite.labels)[-1]]
+    axes = _axes_of_lines(run, cells, exhibit.group)
     measure = run.suite.measure(exhibit.key)
     unit = 1 / measure.unit if exhibit.percent else 1.0
     values = {
