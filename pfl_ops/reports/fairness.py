@@ -181,12 +181,8 @@ def _cohorts(rows: LabelledRuns, metric: str, by_round: bool) -> str:
 
 def _numbers_at_l2(rows: LabelledRuns, metric: str) -> str:
     """Return the line on seeds in which scores at L2 are of other numbers of clients, see `clients_at_l2`."""
-    scored: dict[int, set[int]] = {}
-    for run in (run for runs in rows.values() for run in runs if "/L2/" in run.key(metric)):
-        if (found := clients_at_l2(run)) is not None:
-            scored.setdefault(run.seed, set()).add(found)
-    seeds = [str(seed) for seed, numbers in sorted(scored.items()) if len(numbers) > 1]
-    return f"a score at L2 is of other clients in seed {', '.join(seeds)}" if seeds else ""
+    seeds = _seeds_apart(rows, lambda run: clients_at_l2(run) if "/L2/" in run.key(metric) else None)
+    return f"a score at L2 is of other clients in seed {seeds}" if seeds else ""
 
 
 def _other_rounds_to(rows: LabelledRuns, metric: str) -> str:
@@ -228,11 +224,17 @@ def _different(rows: LabelledRuns, what: str, of: Callable[[Result], str]) -> st
 
 def _partitions(rows: LabelledRuns) -> str:
     """Return the line on seeds in which the clients hold other samples."""
-    held: dict[int, set[str]] = {}
-    for run in (run for runs in rows.values() for run in runs if run.partition):
-        held.setdefault(run.seed, set()).add(str(run.partition))
-    seeds = [str(seed) for seed, hashes in sorted(held.items()) if len(hashes) > 1]
-    return f"clients hold other samples in seed {', '.join(seeds)}" if seeds else ""
+    seeds = _seeds_apart(rows, lambda run: run.partition or None)
+    return f"clients hold other samples in seed {seeds}" if seeds else ""
+
+
+def _seeds_apart(rows: LabelledRuns, of: Callable[[Result], str | int | None]) -> str:
+    """Return the seeds in which runs are not alike in this, with commas; a run of which it is None is left out."""
+    having: dict[int, set[str | int]] = {}
+    for run in (run for runs in rows.values() for run in runs):
+        if (value := of(run)) is not None:
+            having.setdefault(run.seed, set()).add(value)
+    return ", ".join(str(seed) for seed, values in sorted(having.items()) if len(values) > 1)
 
 
 def _seeds(rows: LabelledRuns) -> str:
