@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from pfl_ops import figures
-from pfl_ops.comparison import TEST_SEEDS, TESTS, Test
+from pfl_ops.comparison import LEVEL, TEST_SEEDS, TESTS, Test
 from pfl_ops.display import tables
 from pfl_ops.reports.document import (
     Document,
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 VIEWS = {"local": "local", "global": "global", "worst": "local"}  # column -> view
-CLEAR = 0.05  # below this a corrected p is a difference
 
 
 def leaderboard(
@@ -236,7 +235,7 @@ def _best_so_far(traces: pd.DataFrame) -> dict[str, tuple[np.ndarray, np.ndarray
 
 
 def _chance(p: float) -> TableCell:
-    return TableCell(chance(finite(p)), finite(p), mark="bad" if p < CLEAR else "")
+    return TableCell(chance(finite(p)), finite(p), mark="bad" if p < LEVEL else "")
 
 
 def _or_dash(value: float, form: str) -> str:

@@ -38,7 +38,7 @@ def _rows(run: SuiteRun, measure: Measure) -> Iterator[Row]:
     groups: dict[tuple[str, ...], list[str]] = {}
     for cell in run.suite.cells:
         if cell.name in run.outcomes and cell.name not in run.stand_ins and not run.lost(cell.name):
-            published = run.suite.published.get((cell.name, measure.key))
+            published = run.published(cell.name, measure)
             if published is not None and published.value is not None:
                 labels = tuple(label for axis, label in cell.labels.items() if axis != METHOD)
                 groups.setdefault(labels, []).append(cell.name)
@@ -46,7 +46,7 @@ def _rows(run: SuiteRun, measure: Measure) -> Iterator[Row]:
         found = compared(run, measure, names) if len(names) >= FEWEST else None
         if found is not None and found.tau is not None:
             axes = [axis for axis in run.suite.axes if axis != METHOD]
-            titles = [run.suite.axes[a][one].title or one for a, one in zip(axes, labels, strict=True)]
+            titles = [run.title(axis, label) for axis, label in zip(axes, labels, strict=True)]
             interval = "–" if found.low is None else f"{found.low:.2f} to {found.high:.2f}".replace("-", "−")
             agreeing = TableCell(f"{found.agreeing} of {found.pairs}", found.agreeing)
             tau = TableCell(f"{found.tau:.2f}".replace("-", "−"), found.tau)
