@@ -14,6 +14,7 @@ from rich.text import Text
 from pfl_ops.cli.names import KINDS, known, registry_of
 from pfl_ops.cli.output import out, say
 from pfl_ops.errors import unknown
+from pfl_ops.units import exact
 
 if TYPE_CHECKING:
     from pfl_ops.config.fields import AllowedValues
@@ -196,9 +197,7 @@ def _value(value: Any) -> str:
         return "(set)"
     if isinstance(value, tuple):
         return "|".join(map(_value, value)) or "[]"
-    return (
-        {None: "none", True: "true", False: "false"}[value] if value is None or isinstance(value, bool) else str(value)
-    )
+    return exact(value)
 
 
 def _show_space(name: str) -> None:
