@@ -9,7 +9,9 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any, NoReturn
 
-CTRL_C_CODE, SIGTERM_CODE = 130, 143
+from pfl_ops.cli.output import INTERRUPTED
+
+SIGTERM_CODE = 143
 
 
 def sigterm_as_ctrl_c(main: Callable[..., NoReturn]) -> Callable[..., NoReturn]:
@@ -45,7 +47,7 @@ def sigterm_as_ctrl_c(main: Callable[..., NoReturn]) -> Callable[..., NoReturn]:
         try:
             main(*args, **kwargs)
         except SystemExit as end:
-            if terminated and end.code == CTRL_C_CODE:
+            if terminated and end.code == INTERRUPTED:
                 sys.exit(SIGTERM_CODE)
             raise
         finally:
