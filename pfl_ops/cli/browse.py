@@ -1,5 +1,6 @@
 """`pfl-ops list`, `show`, `partition` and `ui`: commands that look, and train nothing."""
 
+import signal
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -177,7 +178,6 @@ def ui(
     tracking_uri: TrackingUri = None,
 ) -> None:
     """Open MLflow's page, or Optuna's dashboard with --study, on this machine only; Ctrl-C ends it."""
-    import signal
     import subprocess
 
     if study:
@@ -190,8 +190,7 @@ def ui(
 
     argv, env = ui_command(tracking_uri=tracking_uri, port=port)
     settle_runs(tracking_uri=tracking_uri)
-    for ending in (signal.SIGTERM, signal.SIGHUP):  # a closed terminal: don't leave the server behind
-        signal.signal(ending, signal.default_int_handler)
+    _end_like_ctrl_c()
     # A session of its own: Ctrl-C reaches us alone, and the server stops without tracebacks.
     server = subprocess.Popen(
         child.guarded(argv),
@@ -212,16 +211,19 @@ def ui(
     raise typer.Exit(code)
 
 
+def _end_like_ctrl_c() -> None:
+    """Let SIGTERM and a closed terminal do what Ctrl-C does: no server is left behind."""
+    for ending in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(ending, signal.default_int_handler)
+
+
 def _serve_studies(port: int, storage: str | None) -> None:
     """Serve Optuna's dashboard until Ctrl-C, SIGTERM or a closed terminal."""
-    import signal
-
     from pfl_ops.tuning.dashboard import FIRST_PAGE, HOST, dashboard
 
     check_work_folder(storage)
     with dashboard(storage=storage, port=port) as server:
-        for ending in (signal.SIGTERM, signal.SIGHUP):
-            signal.signal(ending, signal.default_int_handler)
+        _end_like_ctrl_c()
         say(err(), f"http://{HOST}:{port}{FIRST_PAGE}; Ctrl-C ends it")
         with suppress(KeyboardInterrupt):
             server.serve_forever()
