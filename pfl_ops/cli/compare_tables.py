@@ -50,59 +50,65 @@ def show(comparison: Comparison, console: Console, remarks: Console | None = Non
         remarks: where notes go; None: nowhere. notes: print them in full.
     """
     there = list(dict.fromkeys(name for group in comparison.groups for name in _columns(comparison, group)))
-    deciding = {title_of(group.metric) for group in comparison.groups}
-    droppable = [
-        name
-        for start in OPTIONAL
-        for name in there
-        if (name == start or (start in ("best", "last") and name.startswith(f"{start} ") and name != "best round"))
-        and name not in deciding
-    ]
-    wide = console.options.update(max_width=1000)
-    for n in range(len(droppable) + 1):
-        tables = [_table(comparison, group, droppable[:n]) for group in comparison.groups]
-        if all(console.measure(table, options=wide).maximum <= console.width for table in tables):
-            break
+    dropped, tables = _fitting(comparison, console, there)
+    several = len(comparison.groups) > 1
     at = "last round" if comparison.at == "final" else "best round of each run"
     console.print(f"{size_of(comparison)}, {at}, {order_text(comparison.metric)}", style="bold", highlight=False)
     cut = False
     for group, table in zip(comparison.groups, tables, strict=True):
         console.print(table)
-        if remarks is None:
-            continue
-        of = f" ({group.title})" if len(comparison.groups) > 1 else ""
-        if notes or sum(map(len, group.complaints)) <= FOLDED:
-            for line in group.complaints:
-                say(remarks, f"not a fair comparison{of}: {line}")
-        else:
-            say(remarks, f"not a fair comparison{of}: {folded(group.complaints)}")
-            cut = True
-        for line in scored_notes(group):
-            say(remarks, f"{group.title}: {line}" if of else line)
+        if remarks is not None:
+            whole = notes or sum(map(len, group.complaints)) <= FOLDED
+            cut |= not whole
+            for line in group.complaints if whole else [folded(group.complaints)]:
+                say(remarks, f"not a fair comparison{f' ({group.title})' if several else ''}: {line}")
+            for line in scored_notes(group):
+                say(remarks, f"{group.title}: {line}" if several else line)
     if remarks is not None:
         for line in comparison.remarks:
             cut |= len(line) > FOLDED and not notes
             say(remarks, line if notes or len(line) <= FOLDED else f"{line[: FOLDED - 4]} ...")
         if cut:
             say(remarks, "--notes prints these notes in full")
-    if n:
-        say(console, f"no room for: {', '.join(droppable[:n])}")
-    columns = [name for name in there if name not in droppable[:n]]
+    if dropped:
+        say(console, f"no room for: {', '.join(dropped)}")
+    columns = [name for name in there if name not in dropped]
     others = any(name.startswith(("best ", "best/", "last ")) for name in columns)
     if comparison.at == "best" or others:
         for note in dict.fromkeys(note for group in comparison.groups for note in best_notes(comparison, group)):
             say(console, note)
     tested = any(line.difference and line.difference.p is not None for line in comparison.lines)
-    if tested and "p" not in droppable[:n]:
+    if tested and "p" in columns:
         say(console, f"p: {TEST_DESCRIPTIONS[comparison.test]}, corrected for all pairs (Holm)")
     if is_neutral(comparison.metric):  # the same note for all groups
         for note in p_notes(comparison, comparison.groups[0]):
             say(console, note)
-    elif "p" not in droppable[:n]:
+    elif "p" in columns:
         for group in comparison.groups:
-            where = f"{group.title}: " if len(comparison.groups) > 1 else ""
             for note in p_notes(comparison, group):
-                say(console, where + note)
+                say(console, f"{group.title}: {note}" if several else note)
+
+
+def _fitting(c: Comparison, console: Console, names: list[str]) -> tuple[list[str], list[Table]]:
+    """Return the columns that are left out, as few as the terminal's width allows, and a table for each group.
+
+    Args:
+        names: headings of all groups.
+    """
+    deciding = {title_of(group.metric) for group in c.groups}
+    droppable = [
+        name
+        for start in OPTIONAL
+        for name in names
+        if (name == start or (start in ("best", "last") and name.startswith(f"{start} ") and name != "best round"))
+        and name not in deciding
+    ]
+    wide = console.options.update(max_width=1000)
+    for n in range(len(droppable) + 1):
+        tables = [_table(c, group, droppable[:n]) for group in c.groups]
+        if all(console.measure(table, options=wide).maximum <= console.width for table in tables):
+            break
+    return droppable[:n], tables
 
 
 def _columns(c: Comparison, group: Group) -> list[str]:
