@@ -27,8 +27,8 @@ def show_results(
     done: "list[Reproduced]",
     summaries: "list[SuiteSummary]",
     folder: Path,
-    planned: bool = False,
-    data_dir: str | None = None,
+    planned: bool,
+    data_dir: str | None,
 ) -> None:
     """Print the runs and claims of each suite, the problems, and where the reports are.
 

@@ -45,7 +45,7 @@ class SearchPlace:
         return runs.estimate(settings.example, data_dir=self.data_dir, execution=execution)
 
 
-def study_lines(settings: "Settings", finals: int, place: SearchPlace, notes: Iterable[str] = ()) -> Iterator[str]:
+def study_lines(settings: "Settings", finals: int, place: SearchPlace, notes: Iterable[str]) -> Iterator[str]:
     """Yield the lines on a study.
 
     Args:
@@ -82,7 +82,7 @@ def study_lines(settings: "Settings", finals: int, place: SearchPlace, notes: It
 
 
 def benchmark_lines(
-    settings: "Mapping[str, Settings]", finals: int, place: SearchPlace, notes: Iterable[str] = ()
+    settings: "Mapping[str, Settings]", finals: int, place: SearchPlace, notes: Iterable[str]
 ) -> Iterator[str]:
     """Yield the lines on a study for each method, and on the ranges that all methods vary.
 
