@@ -56,8 +56,8 @@ def _method(o: Options, title: str, e: Experiment, found: Counter[str]) -> Check
     began = time.monotonic()
     expected = results(e, loop("cpu"))
     with waits.waits_in_steps(found) if o.is_gpu else nullcontext():
-        of_loop = results(e, loop(o.asked)) if o.is_gpu else expected  # `repeats` runs the same twice
-        of_stack = results(e, stacked(o.asked))
+        of_loop = results(e, loop(o.device)) if o.is_gpu else expected  # `repeats` runs the same twice
+        of_stack = results(e, stacked(o.device))
     differences = [difference(expected, of_loop), difference(of_loop, of_stack)]
     return passed_if(
         max(differences) <= METHOD_TOLERANCE, "methods", title, f"differs by more than {METHOD_TOLERANCE:g}",
@@ -76,7 +76,7 @@ def _waits(title: str, name: str, found: Counter[str]) -> CheckRow:
 def repeats(o: Options) -> Iterator[CheckRow]:
     """Run the same experiment twice in each way, and compare bit for bit."""
     for model, optimiser in product(("mlp", "cnn_tiny"), ("sgd", "adam")):
-        for way in (loop(o.asked), stacked(o.asked)):
+        for way in (loop(o.device), stacked(o.device)):
             name = f"{model}, {optimiser}, {'loop' if way.way == 'loop' else 'stacked'}"
             yield step(o, "repeats", name, partial(_repeat, o, name, model, optimiser, way))
 
@@ -92,7 +92,7 @@ def _repeat(o: Options, name: str, model: str, optimiser: str, way: Execution) -
 def precisions(o: Options) -> Iterator[CheckRow]:
     """Train in each precision in both ways, and compare the models with those of float64."""
     for model, precision in product(("mlp", "cnn_tiny"), PRECISION_TOLERANCES):
-        for way in (loop(o.asked), stacked(o.asked)):
+        for way in (loop(o.device), stacked(o.device)):
             name = f"{model}, {precision}, {'loop' if way.way == 'loop' else 'stacked'}"
             if precision == "tf32" and not o.is_gpu:
                 yield CheckRow("precisions", name, "skipped", NO_GPU)
@@ -118,7 +118,7 @@ def scores(o: Options) -> Iterator[CheckRow]:
 def _scores(o: Options, network: str, batch: int) -> CheckRow:
     clients, images = min(o.sizes.models, 10), min(o.sizes.images, 500)
     found = {}
-    for device in {"cpu": None, o.asked: None}:
+    for device in {"cpu": None, o.device: None}:
         settings = BenchSettings(
             model=(network,), batch=(batch,), dataset="mnist", clients=clients, steps=1, device=device,
             evaluate_models=clients, evaluate_images=images,
@@ -128,7 +128,7 @@ def _scores(o: Options, network: str, batch: int) -> CheckRow:
         with closing(e.build(data_dir=o.data_dir, execution=loop(device), final=False)) as simulation:
             models = Models(case.models, torch.arange(clients))
             found[device] = simulation.scorer.score([models], pooled=True)
-    one, other = found["cpu"], found[o.asked]
+    one, other = found["cpu"], found[o.device]
     assert one.pooled is not None and other.pooled is not None
     local, pooled = (float(abs(a - b).mean()) for a, b in ((one.local, other.local), (one.pooled, other.pooled)))
     return passed_if(

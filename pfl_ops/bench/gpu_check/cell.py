@@ -32,7 +32,7 @@ def _rounds(o: Options, state: StatePlace, how: str = "") -> Iterator[CheckRow]:
         yield CheckRow("cell", title, "skipped", NO_TIME)
         return
     o.say(f"cell: {title} is built, its execution chosen by timing")
-    process = HostedProcess("pfl_ops.bench.gpu_check.inside.Rounds", e.resolved, o.asked, o.data_dir, state)
+    process = HostedProcess("pfl_ops.bench.gpu_check.inside.Rounds", e.resolved, o.device, o.data_dir, state)
     rounds: list[dict[str, float]] = []
     total = 0
     try:

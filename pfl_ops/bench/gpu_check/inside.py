@@ -40,7 +40,7 @@ class Rounds:
         experiment: every setting, nested. device: where. data_dir: folder of the data. state: where clients' rows are.
     """
 
-    def __init__(self, experiment: dict[str, Any], device: Device, data_dir: str, state: StatePlace = "auto") -> None:
+    def __init__(self, experiment: dict[str, Any], device: Device, data_dir: str, state: StatePlace) -> None:
         e = Experiment.model_validate(experiment)
         execution = Execution(device=device, workers=1, diverged="continue", state=state)
         self.simulation = e.build(data_dir=data_dir, execution=execution)
@@ -48,12 +48,11 @@ class Rounds:
         self.device = device
 
     def about(self) -> dict[str, Any]:
-        """Return the execution that was chosen, as text, and the sizes of the run."""
+        """Return the execution that was chosen, as text, and the number of rounds."""
         r, training = self.simulation.resolved, self.simulation.training
         return {
             "execution": f"{r.way}, stacks of {r.chunk}, {r.workers} worker(s), {r.threads} thread(s)",
             "rounds": training.rounds,
-            "clients": self.simulation.task.cohort_size,
         }
 
     def estimate(self) -> dict[str, float]:

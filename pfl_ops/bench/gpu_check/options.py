@@ -7,8 +7,6 @@ from typing import Literal
 
 import torch
 
-from pfl_ops.federation.settings import Device
-
 
 @dataclass(frozen=True)
 class Sizes:
@@ -67,11 +65,6 @@ class Options:
     small: str
     end: float
     say: Callable[[str], None]
-
-    @property
-    def asked(self) -> Device:
-        """The device, as `Execution` names it."""
-        return self.device
 
     @property
     def on(self) -> torch.device:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 from pfl_ops.bench.gpu_check.options import Options
 
@@ -28,13 +28,6 @@ class CheckRow:
     status: Status
     reason: str = ""
     figures: Mapping[str, float] = field(default_factory=dict)
-
-    def to_dict(self) -> dict[str, Any]:
-        """As JSON has it."""
-        return {
-            "check": self.check, "name": self.name, "status": self.status, "reason": self.reason,
-            "figures": dict(self.figures),
-        }  # fmt: skip
 
 
 def passed_if(fine: bool, check: str, name: str, reason: str = "", **figures: float) -> CheckRow:

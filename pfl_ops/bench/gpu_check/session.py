@@ -6,6 +6,7 @@ import platform
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 from unittest import mock
@@ -69,7 +70,7 @@ def check(
         "machine": _machine(device),
         "options": {"device": device, "minutes": minutes, "only": list(only), "quick": quick},
         "seconds": time.monotonic() - began,
-        "rows": [row.to_dict() for row in rows],
+        "rows": [asdict(row) for row in rows],
     }
 
 

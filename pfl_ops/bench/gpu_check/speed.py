@@ -37,7 +37,7 @@ def networks(o: Options) -> Iterator[CheckRow]:
     for network, batch in o.sizes.networks.items():
         settings = BenchSettings(
             model=(network,), batch=(batch,), dataset="mnist", clients=o.sizes.clients, steps=o.sizes.steps,
-            device=o.asked, evaluate_models=o.sizes.models, evaluate_images=o.sizes.images,
+            device=o.device, evaluate_models=o.sizes.models, evaluate_images=o.sizes.images,
         )  # fmt: skip
         case = cache(partial(Case, settings, network, batch, o.data_dir))
         for stack in o.sizes.stacks:
@@ -81,7 +81,7 @@ def processes(o: Options) -> Iterator[CheckRow]:
 
 
 def _side_by_side(o: Options, probe: Probe, count: int, name: str) -> CheckRow:
-    execution = Execution(device=o.asked, way="loop", workers=1, threads=1)
+    execution = Execution(device=o.device, way="loop", workers=1, threads=1)
     share = 1 / count if o.is_gpu else 0.0
     found = probe.speed(count, execution, share, seconds=min(WINDOW, 10 * o.sizes.window))
     figures = {"samples_per_second": found.rate, "peak_mib_of_each": found.peak / 2**20}
