@@ -89,7 +89,6 @@ class TimedCandidate(Stopwatch):
     def __init__(self, of_case: tuple[Any, ...], label: Label, threads: int | None) -> None:
         case = Case(*of_case)
         super().__init__(make(case, label, threads), case.device)
-        self.on = case.device
 
     def about(self) -> tuple[tuple[Figure, ...], int]:
         """The parts of the candidate, and its threads."""
@@ -97,7 +96,7 @@ class TimedCandidate(Stopwatch):
 
     def memory(self) -> float | None:
         """See `Entrant.memory_mib`."""
-        return _memory(self.candidate, self.on)
+        return _memory(self.candidate, self.device)
 
 
 def _memory(candidate: BenchCandidate, device: torch.device) -> float | None:

@@ -9,6 +9,7 @@ from rich.text import Text
 from pfl_ops.bench.measure import Series
 from pfl_ops.bench.report import BenchRow, CaseReport, Report
 from pfl_ops.bench.settings import Figure
+from pfl_ops.errors import count
 
 SHORT = {"float32": "f32", "bfloat16": "bf16", "tf32": "tf32", "float64": "f64"}
 HEADS: dict[Figure, tuple[str, ...]] = {
@@ -32,7 +33,7 @@ def _machine(report: Report) -> Iterator[str]:
     flags = ", ".join(m["cpu_flags"]) or "no vector extension known here"
     device = "" if m["device"] == "cpu" else f"{m['device']}; "
     yield f"{device}{m['cpu']}, {m['cores']} cores ({flags}), {m['memory_gib']:g} GiB"
-    yield f"PyTorch {m['torch']}, Python {m['python']}, {threads(m['threads'])} by default"
+    yield f"PyTorch {m['torch']}, Python {m['python']}, {count(m['threads'], 'thread')} by default"
     if m["load_before"] > 0.3:
         yield f"others were at work here when this began (load {m['load_before']:g}): trust the ratios more"
     if report.settings.other_load:
@@ -89,11 +90,6 @@ def number(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def threads(count: int) -> str:
-    """1 thread, 2 threads."""
-    return f"{count} thread" + "s" * (count != 1)
-
-
 def _remarks(case: CaseReport) -> Iterator[str]:
     choice = case.beside_best()
     if choice is not None:
@@ -105,8 +101,8 @@ def _remarks(case: CaseReport) -> Iterator[str]:
     if beside is not None:
         yield f"training, float32: {beside[0].label} is {beside[2]:.2f} times as fast as the {beside[1].label}"
     peaks = (
-        f"{max(series.values) / 1e9:,.0f} {SHORT[precision]} ({threads(count)})"
-        for (precision, count), series in case.peaks.items()
+        f"{max(series.values) / 1e9:,.0f} {SHORT[precision]} ({count(threads, 'thread')})"
+        for (precision, threads), series in case.peaks.items()
     )
     yield f"matrix product, GFLOP/s: {', '.join(peaks)}"
     yield f"MFLOP a sample: training {case.work.train / 1e6:,.3g}, evaluation {case.work.forward / 1e6:,.3g}"
