@@ -203,7 +203,6 @@ class Run:
         digest: str,
         source: Mapping[str, Any],
         *,
-        source_type: str = "pfl-ops",
         schema: Mapping[str, Any] | None = None,
         profile: Mapping[str, Any] | None = None,
         context: str = "training",
@@ -223,7 +222,7 @@ class Run:
                 "op": "dataset",
                 "name": name,
                 "digest": digest,
-                "source_type": source_type,
+                "source_type": "pfl-ops",
                 "source": json.dumps(dict(source)),
                 "schema": json.dumps(dict(schema or {})),
                 "profile": json.dumps(dict(profile or {})),
@@ -235,22 +234,20 @@ class Run:
         self,
         state: "Mapping[str, Tensor]",
         *,
-        name: str = "model",
         step: int = 0,
         **description: "Unpack[NetworkDescription]",
     ) -> None:
-        """Keep a network as an MLflow model that loads without pickle.
+        """Keep a network as an MLflow model that loads without pickle; `runs:/<run id>/model` loads it.
 
         Args:
             state: every parameter by name, as in the network's state dict. description: see `saving.save_model`.
-            name: the model's name; `runs:/<run id>/<name>` loads it.
             step: finished rounds.
         """
         from pfl_ops.tracking.saving import save_model  # torch
 
-        staged = self._stage(name)
+        staged = self._stage("model")
         save_model(staged, state, **description)
-        self.append({"op": "model", **self.spool.seal(staged), "name": name, "step": step})
+        self.append({"op": "model", **self.spool.seal(staged), "name": "model", "step": step})
 
     def complete(self) -> None:
         """Say that everything about the run was logged again: a note of earlier lost records goes."""

@@ -68,8 +68,8 @@ def settle_runs(home: str | None = None, tracking_uri: str | None = None) -> Non
         store.deliver(patience=5)
 
 
-def newest_pages(home: str | None = None, tracking_uri: str | None = None, most: int = 3) -> list[tuple[str, str]]:
-    """(experiment, short address of its saved view) of the experiments that were last written to."""
+def newest_pages(home: str | None = None, tracking_uri: str | None = None) -> list[tuple[str, str]]:
+    """(experiment, short address of its saved view) of the three experiments that were last written to."""
     from mlflow import MlflowClient
 
     from pfl_ops.tracking.short import short_address
@@ -82,4 +82,4 @@ def newest_pages(home: str | None = None, tracking_uri: str | None = None, most:
     for experiment in MlflowClient(target.uri).search_experiments(order_by=["last_update_time DESC"], max_results=50):
         if any(TAG + view in experiment.tags for view in FIRST):
             found.append((str(experiment.name), short_address("experiment", str(experiment.name))))
-    return found[:most]
+    return found[:3]
