@@ -407,7 +407,7 @@ def _chosen(
 def _list(chosen: "list[tuple[Suite, tuple[Cell, ...]]]") -> None:
     from rich.table import Table
 
-    table = Table(box=None, pad_edge=False, header_style="bold")
+    table = Table(box=None, pad_edge=False)
     for title, justify in (("suite", "left"), ("shows", "left"), ("cells", "right"), ("n", "right")):
         table.add_column(title, justify=justify, no_wrap=title != "shows")  # type: ignore[arg-type]
     for title in ("published", "claims"):

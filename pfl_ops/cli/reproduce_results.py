@@ -37,7 +37,7 @@ def show_results(
         folder: of the reports. planned: by the call without names and scale. data_dir: where the data lie.
     """
     console = out()
-    table = Table(box=None, pad_edge=False, header_style="bold")
+    table = Table(box=None, pad_edge=False)
     table.add_column("suite", no_wrap=True)
     for title in ("cells run", "failed", "claims hold", "do not", "undecided", "not run", "not judged", "derived"):
         table.add_column(title, justify="right")
@@ -79,7 +79,7 @@ def _show_claims(summaries: "list[SuiteSummary]") -> None:
     ]  # fmt: skip
     if not 0 < len(judged) <= MOST_CLAIMS:
         return
-    table = Table(box=None, pad_edge=False, header_style="bold")
+    table = Table(box=None, pad_edge=False)
     for title in ("suite", "claim", "in the paper's numbers", "in ours"):
         table.add_column(title, no_wrap=title == "suite")
     for title in ("n", "e for", "e against", "seeds to decide"):
@@ -110,7 +110,7 @@ def _show_kept(folder: Path, data_dir: str | None) -> None:
         )
     if not kept:
         return
-    table = Table(box=None, pad_edge=False, header_style="bold")
+    table = Table(box=None, pad_edge=False)
     for title in ("kept results", "scale"):
         table.add_column(title, no_wrap=True)
     for title in ("runs", "seeds a cell", "claims hold", "do not", "undecided", "derived"):

@@ -183,7 +183,7 @@ def rows_of(
 
 def _settings_table(rows: list[ShownRow]) -> Table:
     kinds = any(row.when for row in rows)
-    table = Table(box=None, pad_edge=False, header_style="bold")
+    table = Table(box=None, pad_edge=False)
     for title in ("setting", "symbol", "default", "allowed", *(["of kind"] if kinds else []), "meaning"):
         table.add_column(title, overflow="fold", no_wrap=title in ("setting", "symbol", "default"))
     for row in rows:
@@ -210,7 +210,7 @@ def _show_space(name: str) -> None:
 
 def space_table(space: "Space") -> Table:
     """A search space: setting, range, condition."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
+    table = Table(box=None, pad_edge=False)
     for title in ("setting", "range", "when"):
         table.add_column(title, overflow="fold")
     for p in space.parameters:

@@ -106,7 +106,7 @@ class StudyProgress:
             now = f"test run {(self.last.trial or 0) + 1}: round {self.last.round} of {self.last.rounds}"
         title = f"method {self.last.place}  {self.last.method}" if self.last.method else self.last.study
         head = Text(f"{title}  {minutes}:{seconds:02d}  {now}", no_wrap=True, overflow="ellipsis")
-        table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+        table = Table(box=None, padding=(0, 2, 0, 0))
         for title in ("trial", "state", "round", "value"):
             table.add_column(title, no_wrap=True)
         table.add_column("settings", no_wrap=True, overflow="ellipsis")
