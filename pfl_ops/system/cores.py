@@ -9,6 +9,8 @@ from pathlib import Path
 
 import torch
 
+from pfl_ops.system import machine
+
 SIDE = 512  # of the square matrices behind `scaling`: large enough that the interpreter is idle meanwhile
 
 
@@ -18,7 +20,7 @@ def usable(root: Path = Path("/")) -> int:
     Args:
         root: where /sys is looked for.
     """
-    there = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    there = machine.cores()
     granted = _granted(root / "sys/fs/cgroup")
     return there if granted is None else max(1, min(there, int(granted + 0.5)))
 
