@@ -65,6 +65,16 @@ def nearest(name: str, allowed: Iterable[str]) -> str | None:
     return folded[found[0]] if found else None
 
 
+def did_you_mean(name: str, allowed: Iterable[str], otherwise: str = "") -> str:
+    """Return the sentence on the nearest of the allowed names, with a space before it; `otherwise` if none is close.
+
+    >>> did_you_mean("flui", ["fliu", "ditto"]), did_you_mean("x", ["fliu"], " It has: fliu.")
+    (" Did you mean 'fliu'?", ' It has: fliu.')
+    """
+    close = nearest(name, allowed)
+    return f" Did you mean '{close}'?" if close else otherwise
+
+
 def unknown(kind: str, name: str, allowed: Iterable[str], see: str = "", hint: str = "") -> PflOpsError:
     """The error for a name that does not exist.
 

@@ -7,7 +7,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from pfl_ops.algorithms import ALGORITHMS
 from pfl_ops.config.fields import kinds_with
-from pfl_ops.errors import PflOpsError, echo, nearest
+from pfl_ops.errors import PflOpsError, did_you_mean, echo, nearest
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -75,8 +75,7 @@ def _hint(name: str, names: Iterable[str]) -> str:
 
     if name in FLAGS:
         return f" It is a setting: Experiment.of(..., {name}=...)"
-    close = nearest(name, names)
-    return f" Did you mean '{close}'?" if close else f" It has: {', '.join(names)}."
+    return did_you_mean(name, names, otherwise=f" It has: {', '.join(names)}.")
 
 
 def unknown_setting(algorithm: str, name: str, short: Mapping[str, Any], paths: Iterable[str]) -> ArgumentError:

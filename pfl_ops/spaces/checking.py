@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pfl_ops import rng
-from pfl_ops.errors import PflOpsError, nearest
+from pfl_ops.errors import PflOpsError, did_you_mean
 from pfl_ops.spaces.space import Parameter, Point, Space, SpaceError, named, one_of, point_problem, short
 
 if TYPE_CHECKING:
@@ -93,8 +93,7 @@ def _check_field(source: str, p: Parameter, experiment: "Experiment", context: P
     except PflOpsError:
         return  # a kind that doesn't exist, or needs more than its name: its own check or the draws tell
     if p.key not in there:
-        close = nearest(p.key, there)
-        hint = f" Did you mean '{close}'?" if close else ""
+        hint = did_you_mean(p.key, there)
         raise SpaceError.at(source, p.key, f"the experiment has no such field{where}.{hint}")
     setting = there[p.key]
     takes = setting.allowed.type

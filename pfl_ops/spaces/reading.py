@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias
 
 from pfl_ops.algorithms import ALGORITHMS
 from pfl_ops.config import yaml_files
-from pfl_ops.errors import PflOpsError, echo, in_a_line, nearest
+from pfl_ops.errors import PflOpsError, did_you_mean, echo, in_a_line
 from pfl_ops.spaces.space import Conditions, Parameter, Space, SpaceError, named, point_problem, short
 
 PACKAGE = Path(__file__).parents[1]
@@ -127,10 +127,8 @@ def _parameter(source: str, key: str, entry: Any) -> Parameter:
     if not isinstance(entry, dict):
         raise wrong("must be {float: [low, high]}, {int: [low, high]} or {choice: [...]}")
     for word in set(map(str, entry)) - set(KEYS):
-        close = nearest(word, KEYS)
-        raise wrong(
-            f"unknown word '{echo(word)}'." + (f" Did you mean '{close}'?" if close else f" Known: {', '.join(KEYS)}.")
-        )
+        known = did_you_mean(word, KEYS, otherwise=f" Known: {', '.join(KEYS)}.")
+        raise wrong(f"unknown word '{echo(word)}'.{known}")
     kinds = [kind for kind in ("float", "int", "choice") if kind in entry]
     if len(kinds) != 1:
         raise wrong(f"give one of float, int, choice; found {' and '.join(kinds) or 'none'}")
@@ -203,8 +201,7 @@ def ordered(parameters: list[Parameter], source: str) -> list[Parameter]:
     for p in parameters:
         for key, values in p.when:
             if key not in by_key:
-                close = nearest(key, by_key)
-                hint = f" Did you mean '{close}'?" if close else ""
+                hint = did_you_mean(key, by_key)
                 raise SpaceError.at(source, p.key, f"`when` names '{echo(key)}', which is not in this space.{hint}")
             if len(by_key[key]) > 1:
                 raise SpaceError.at(source, p.key, f"`when` names '{echo(key)}', which has several ranges")

@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from pfl_ops.errors import LONGEST_PATH, PflOpsError, echo, nearest
+from pfl_ops.errors import LONGEST_PATH, PflOpsError, did_you_mean, echo
 
 Value: TypeAlias = bool | int | float | str | None
 Point: TypeAlias = dict[str, Value]
@@ -228,8 +228,7 @@ def point_problem(parameters: Collection[Parameter], point: Mapping[str, Value])
     keys = {p.key for p in parameters}
     for key, value in point.items():
         if key not in keys:
-            close = nearest(str(key), keys)
-            return f"'{echo(key)}' is not in this space." + (f" Did you mean '{close}'?" if close else "")
+            return f"'{echo(key)}' is not in this space.{did_you_mean(str(key), keys)}"
         there = [p for p in parameters if p.key == key and p.active(point)]
         if not there:
             return f"{key} does not exist here: its `when` does not hold"
