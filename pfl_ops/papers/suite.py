@@ -8,6 +8,7 @@ from itertools import product
 from typing import Any, Literal, TypeAlias
 
 from pfl_ops.config.experiment import Experiment
+from pfl_ops.config.precedence import excluded
 from pfl_ops.errors import PflOpsError, unknown
 from pfl_ops.papers import substitute
 from pfl_ops.papers.claims import Claim, Verdict, decided
@@ -340,16 +341,8 @@ def differences(full: Experiment, here: Experiment) -> dict[str, tuple[Any, Any]
     return {path: (one.get(path), other.get(path)) for path in paths if one.get(path) != other.get(path)}
 
 
-EITHER = ({"training.local_epochs", "training.local_steps"},)
-
-
 def _instead(more: Changes, before: Mapping[str, Any]) -> dict[str, Any]:
     """`more`, and none for what it replaces: a level's local steps go before the base's local epochs."""
-    found = dict(more)
-    for pair in EITHER:
-        named = [path for path in pair if more.get(path) is not None]
-        if len(named) == 1:
-            (other,) = pair - set(named)
-            if other in before:
-                found[other] = None
-    return found
+    named = [path for path, value in more.items() if value is not None]
+    replaced = [path for path in excluded(named) if path in before and path not in named]
+    return {**more, **dict.fromkeys(replaced)}
