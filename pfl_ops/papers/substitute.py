@@ -29,7 +29,7 @@ def cut(experiment: Experiment) -> Experiment:
         "data.roles": CLIENTS,
         "data.records": SAMPLES // CLIENTS,
     }
-    there = {setting.path: setting.value for setting in experiment.fields()}
+    there = experiment.flat
     changes: dict[str, Any] = {path: least for path, least in most.items() if _above(path, there, least)}
     clients = changes.get("partition.clients", there.get("partition.clients")) or CLIENTS
     if there["participation.share"] * clients < 2 <= clients:

@@ -270,10 +270,6 @@ class Suite:
         except PflOpsError as error:
             raise type(error)(f"{self.name}, cell {cell.name}: {error}") from error
 
-    def differences(self, cell: Cell, scale: ScaleName, *, data: str | None = None) -> dict[str, tuple[Any, Any]]:
-        """Return {path: (value at full, value at this scale)} wherever they differ; None: there is no such setting."""
-        return differences(self.experiment(cell), self.experiment(cell, scale, data=data))
-
     @cached_property
     def states_repetitions(self) -> bool:
         """True if the paper states the number of repetitions at full, which is one for all cells."""

@@ -213,8 +213,7 @@ class SuiteRun:
     def values(self, cell: str, measure: Measure, scale: str = "") -> list[float]:
         """A measure of each finished repetition, in the paper's unit; `scale`: another one."""
         found = self.elsewhere.get(scale, {}) if scale else self.outcomes
-        each = (outcome.value(measure.key, self.suite.at, measure.unit) for outcome in found.get(cell, ()))
-        return [value for value in each if value is not None]
+        return self._values(found.get(cell, ()), measure.key, measure.unit)
 
     def published(self, cell: str, measure: Measure) -> Published | None:
         """Return the number that the paper prints there."""

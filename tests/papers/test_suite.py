@@ -10,6 +10,7 @@ from toy_suite import ACC, TOY
 from pfl_ops.errors import PflOpsError
 from pfl_ops.papers import Level, Scale, Suite, all_suites, find
 from pfl_ops.papers.substitute import BATCH, CLIENTS, ROUNDS, SAMPLES
+from pfl_ops.papers.suite import differences
 from pfl_ops.results import Result, tracked_keys
 
 MERGED_AT_SMOKE = {"drdm/fig3", "drdm/fig4", "fedavg2rep/table3", "fedavg2rep/table4", "fedavg2rep/fig7", "fedas/fig7"}
@@ -75,11 +76,15 @@ def test_each_cell_is_an_experiment_of_its_own(name):
     assert (len(set(map(str, smoke))) < len(smoke)) == (name in MERGED_AT_SMOKE)
 
 
+def differences_at(suite, cell, scale):
+    return differences(suite.experiment(cell), suite.experiment(cell, scale))
+
+
 @pytest.mark.parametrize("name", [suite.name for suite in all_suites()])
 def test_medium_changes_nothing_but_networks(name):
     """Every cell has the paper's data, clients, rounds, epochs and repetitions; a change has its reason."""
     suite = find(name)
-    changed = {path for cell in suite.sample() for path in suite.differences(cell, "medium")}
+    changed = {path for cell in suite.sample() for path in differences_at(suite, cell, "medium")}
     assert all(path.startswith("model.") for path in changed)
     assert suite.scale("medium").repetitions == suite.repetitions
     assert bool(changed) == bool(suite.medium.changes)
@@ -108,12 +113,13 @@ def test_claims_that_are_ours_are_marked(name):
 
 
 def test_differences_are_told_by_path():
-    assert TOY.differences(TOY.cell("iid/fedavg"), "small") == {
+    cell = TOY.cell("iid/fedavg")
+    assert differences_at(TOY, cell, "small") == {
         "training.rounds": (50, 4),
         "training.local_epochs": (5, None),
         "training.local_steps": (None, 3),
     }
-    assert TOY.differences(TOY.cell("iid/fedavg"), "full") == {}
+    assert differences_at(TOY, cell, "full") == {}
 
 
 def test_smoke_is_cut_by_itself():
