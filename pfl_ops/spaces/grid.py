@@ -7,7 +7,7 @@ from typing import Any
 
 from pfl_ops.errors import LONGEST_PATH, PflOpsError, echo
 from pfl_ops.spaces.reading import from_dict
-from pfl_ops.spaces.space import Point, Space, Value, point_problem
+from pfl_ops.spaces.space import Point, Space, Value, point_of, point_problem
 
 MOST_POINTS = 10_000
 SOURCE = "--grid"
@@ -53,10 +53,7 @@ def grid_points(axes: Axes, space: Space) -> list[Point]:
     """
     found: dict[str, Point] = {}
     for values in product(*axes.values()):
-        whole, point = dict(zip(axes, values, strict=True)), Point()
-        for parameter in space.parameters:
-            if parameter.active(point):
-                point[parameter.key] = whole[parameter.key]
+        point = point_of(space.parameters, dict(zip(axes, values, strict=True)))
         assert point_problem(space.parameters, point) is None
         found.setdefault(repr(point), point)
     return list(found.values())

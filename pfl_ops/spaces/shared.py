@@ -7,7 +7,7 @@ common settings that any of the methods recommends.
 """
 
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,7 @@ from pfl_ops.config.precedence import EITHER
 from pfl_ops.errors import PflOpsError
 from pfl_ops.spaces.checking import hold, refusal
 from pfl_ops.spaces.reading import ordered
-from pfl_ops.spaces.space import Parameter, Point, Space, SpaceError, point_problem
+from pfl_ops.spaces.space import Parameter, Point, Space, SpaceError, point_of, point_problem
 
 if TYPE_CHECKING:
     from pfl_ops.config.experiment import Experiment
@@ -115,19 +115,10 @@ def _recommended(method: MethodSpace, common: Space) -> list[Point]:
     now = method.experiment.flat
     found: list[Point] = []
     for changes in ({}, *method.space.first):
-        point = _point(common.parameters, {**now, **changes})
+        point = point_of(common.parameters, {**now, **changes})
         if point not in found and point_problem(common.parameters, point) is None:
             found.append(point)
     return found
-
-
-def _point(parameters: Sequence[Parameter], values: Mapping[str, Any]) -> Point:
-    """The point that has these values."""
-    point: Point = {}
-    for p in parameters:
-        if p.active(point):
-            point[p.key] = values.get(p.key)
-    return point
 
 
 def _joined(method: MethodSpace, common: Space, recommended: Sequence[Point]) -> MethodSpace:
@@ -143,10 +134,10 @@ def _joined(method: MethodSpace, common: Space, recommended: Sequence[Point]) ->
 
     now = experiment.flat
     decided = {key: now.get(key) for key in held - set(experiment.ignored())}
-    ours = [_point(own, {**now, **point}) for point in space.first] or [_point(own, now)]
-    candidates = [{**ours[0], **_point(common.parameters, now)}]
+    ours = [point_of(own, {**now, **point}) for point in space.first] or [point_of(own, now)]
+    candidates = [{**ours[0], **point_of(common.parameters, now)}]
     for mine, point in zip(ours, space.first, strict=False):
-        candidates.append({**mine, **_point(common.parameters, {**now, **point})})
+        candidates.append({**mine, **point_of(common.parameters, {**now, **point})})
     candidates += [{**ours[0], **point} for point in recommended]
     tried: list[Point] = []
     for point in candidates:

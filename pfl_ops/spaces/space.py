@@ -223,6 +223,15 @@ class _Draw:
         return float(self.generator.choice([0.0, 1.0])) if at_an_end else float(self.generator.random())
 
 
+def point_of(parameters: Collection[Parameter], values: Mapping[str, Value]) -> Point:
+    """Return the point that has these values, of the parameters that exist in it; None where there is no value."""
+    point: Point = {}
+    for p in parameters:
+        if p.active(point):
+            point[p.key] = values.get(p.key)
+    return point
+
+
 def point_problem(parameters: Collection[Parameter], point: Mapping[str, Value]) -> str | None:
     """Why `point` doesn't name exactly the parameters that exist in it, within their bounds; None: it does."""
     keys = {p.key for p in parameters}
