@@ -184,8 +184,7 @@ def over(
             axes.set_xticks(settings, [f"{value:g}" for value in settings])
         axes.margins(x=0.03)
         if percent:
-            percent_axis(axes)
-            within_shares(axes, [one.mean for one in found.values()])
+            _as_shares(axes, [found])
         axes.set(xlabel=xlabel, ylabel=ylabel)
         remark(axes, note)
         style.headline(figure, title)
