@@ -38,7 +38,8 @@ class CaseReport:
     """All candidates for one network and batch size, the plain loop first.
 
     Attributes:
-        case's own: model, dataset, batch, optimiser, clients, steps (J), parameters (P), work.
+        model, dataset, batch, optimiser, clients, steps (J), parameters (P), work: of the case.
+        rows: of the candidates. threads: with which each computes.
         peaks: (precision, threads) -> operations a second of a matrix product, one a repeat.
         auto: what `auto` would take. notes: lines on who could not take part.
     """

@@ -128,7 +128,7 @@ def _union(info: FieldInfo) -> Kinds:
 
 @dataclass(frozen=True)
 class AllowedValues:
-    """Return the values that a field takes, as its annotation says.
+    """The values that a field takes, as its annotation says.
 
     Attributes:
         type: "int", "float", "bool", "str", "path", "choice", "list", or "value" (what the field's own check takes).
@@ -243,7 +243,7 @@ class Setting:
     Attributes:
         path: dotted. value: now; default: its value unless it is set (None too where a value must be given).
         allowed: type, bounds and choices. symbol: as in the paper, or "". description: one line.
-        is_tag: this path decides which others exist.
+        is_tag: this path decides which others exist. info: pydantic's, of the field; None: of a tag.
     """
 
     path: str

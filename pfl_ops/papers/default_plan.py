@@ -17,7 +17,7 @@ class PlannedSuite:
     """A suite, or some of its cells, at a scale.
 
     Attributes:
-        suite: name. only: pattern of cells; "": all. repetitions: n; None: the scale's.
+        suite, scale: names. only: pattern of cells; "": all. repetitions: n; None: the scale's.
         changes: {path: value} that differ from the scale, as `--set` has them.
     """
 

@@ -56,10 +56,11 @@ def process_age() -> float:
 
 @dataclass(frozen=True)
 class CpuSeconds:
-    """CPU seconds so far: of all processors together, of these the busy ones, and of these our own.
+    """CPU seconds so far.
 
     Attributes:
-        own: of this process and of those that it started.
+        total: of all processors together. busy: those in which a processor was at work.
+        own: those of this process and of the processes that it started.
     """
 
     total: float

@@ -35,6 +35,7 @@ class StudyOptions:
 
     Attributes:
         home: the work folder. studies: where they lie, opened; storage: as it was asked for. data_dir: absolute.
+        asked: resources of a trial.
     """
 
     home: WorkFolder

@@ -56,6 +56,7 @@ class Tabulation:
     Attributes:
         plan, path, data_dir, execution, concurrency, on_progress: see `tabulate`.
         finished: what is known of each run. failed: why others have none. executions: by the settings' identity.
+        begun: when it was, by `time.monotonic`.
     """
 
     plan: TablePlan
