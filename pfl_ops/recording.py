@@ -65,9 +65,9 @@ class StoreRecorder:
 
     @property
     def page(self) -> str | None:
-        from pfl_ops.tracking.questions import METHODS
+        from pfl_ops.tracking.questions import methods_key
 
-        return self.run.page(METHODS.get(self.kind, METHODS["run"])[0])
+        return self.run.page(methods_key(self.kind))
 
     def log(self, record: Record) -> None:
         self.run.log([record])
@@ -92,11 +92,11 @@ class ReadRecorder:
     """
 
     def __init__(self, kind: str, run_id: str, experiment_id: str) -> None:
-        from pfl_ops.tracking.questions import METHODS
+        from pfl_ops.tracking.questions import methods_key
         from pfl_ops.tracking.views import view_address
 
         self.run_id: str | None = run_id
-        self.page: str | None = view_address(experiment_id, METHODS.get(kind, METHODS["run"])[0])
+        self.page: str | None = view_address(experiment_id, methods_key(kind))
 
     def log(self, record: Record) -> None:
         pass

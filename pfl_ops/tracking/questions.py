@@ -9,13 +9,16 @@ from pfl_ops.tracking.views import Chart, View
 SCORES = ("acc", "local/mean", "global/mean", "local/worst")
 """The scores that judge a run, at the stage of its method's own models: score/acc, score/local/mean, ..."""
 
-METHODS = {"run": ("methods", "Methods"), "cell": ("methods", "Methods"), "final": ("tests", "Tests")}
-
 
 def scores(final: dict[str, float], split: Split, stage: str) -> dict[str, float]:
     """`score/...`: the last full evaluation at the method's own stage, under names that all methods share."""
     found = {f"score/{name}": final.get(metrics.key(split, stage, name, prefix="final/")) for name in SCORES}
     return {key: value for key, value in found.items() if value is not None}
+
+
+def methods_key(kind: str) -> str:
+    """Return the key of the view of runs of a kind; `kind`: as for `methods`."""
+    return "tests" if kind == "final" else "methods"
 
 
 def methods(kind: str, split: Split, known: Collection[str]) -> View:
@@ -26,12 +29,12 @@ def methods(kind: str, split: Split, known: Collection[str]) -> View:
         split: what they are scored on.
         known: the metrics that they have.
     """
-    key, name = METHODS.get(kind, ("methods", "Methods"))
+    key = methods_key(kind)
     shown = [key for key in known if metrics.place(key) < len(metrics.CURVES)]
     curves = [Chart("LINE", key, (key,)) for key in sorted(shown, key=metrics.place)]
     return View(
         key=key,
-        name=name,
+        name=key.capitalize(),
         where=f"tags.`pfl_ops.kind` = '{kind}'",
         columns=(
             *(("metrics", f"score/{score}") for score in SCORES),
