@@ -119,6 +119,8 @@ def _write(made: "Benchmark") -> Path:
 
 def _show(made: "Benchmark", tracking_uri: str | None) -> None:
     """The leaderboard, what was chosen, and where to look closer."""
+    import pandas as pd
+
     from pfl_ops.cli.live import drawn
     from pfl_ops.cli.run import look_closer
     from pfl_ops.display import tables
@@ -133,7 +135,7 @@ def _show(made: "Benchmark", tracking_uri: str | None) -> None:
     say(console, "\nchosen")
     width = max(map(len, made.table["method"]))
     for row in made.table.to_dict("records"):
-        trial = "" if row["trial"] != row["trial"] or row["trial"] is None else f"trial {int(row['trial']):03d}"
+        trial = "" if pd.isna(row["trial"]) else f"trial {int(row['trial']):03d}"
         error = f"{row['status']}: {row['error']}" if row["error"] else ""
         said = "  ".join(part for part in (trial, row["settings"], error) if part)
         say(console, f"  {row['method']:{width}}  {said}")
