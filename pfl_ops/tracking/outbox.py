@@ -65,15 +65,7 @@ def _adopted(root: Path, folder: Path, target: str) -> Spool | None:
         header, reason = None, str(damage)
     if header is None:
         with roots_lock(root):
-            if reason:
-                with unused(folder):
-                    set_aside(folder, reason)
-            elif KEY.fullmatch(folder.name) and not (folder / JOURNAL).exists():
-                with unused(folder):
-                    if staged.are_there(folder) and not (folder / DELIVERED).exists():
-                        set_aside(folder, "its journal is missing")
-                    else:
-                        remove(folder)  # a kill stopped `release`, or the making of the folder
+            _clear_away(folder, reason)
         return None
     if header["target"] != target:
         return None
@@ -87,6 +79,23 @@ def _adopted(root: Path, folder: Path, target: str) -> Spool | None:
             raise
     spool.closed = True
     return spool
+
+
+def _clear_away(folder: Path, reason: str) -> None:
+    """Set a spool that can't be used aside, or remove it if there is nothing in it to send.
+
+    Args:
+        reason: why it can't be used; "": it has no header.
+    """
+    if not reason and ((folder / JOURNAL).exists() or not KEY.fullmatch(folder.name)):
+        return
+    with unused(folder):
+        if not reason and staged.are_there(folder) and not (folder / DELIVERED).exists():
+            reason = "its journal is missing"
+        if reason:
+            set_aside(folder, reason)
+        else:
+            remove(folder)  # a kill stopped `release`, or the making of the folder
 
 
 def left_behind(root: Path, target: str) -> str:
