@@ -39,7 +39,7 @@ def is_shown(progress: bool | None, watched: bool = False) -> bool:
     return not watched and (in_notebook() or (sys.stderr is not None and sys.stderr.isatty()))
 
 
-def console(stream: TextIO | None = None) -> Console:
+def console(stream: TextIO | None) -> Console:
     """Return a console for progress; rich's own display in notebooks is off, since it needs ipywidgets."""
     return Console(file=stream or sys.stderr, force_jupyter=False)
 

@@ -81,7 +81,7 @@ class ResourceShare:
 
 
 @contextlib.contextmanager
-def cluster(address: str | None = None) -> Iterator[Path]:
+def cluster(address: str | None) -> Iterator[Path]:
     """Yield a folder for Ray's own files while a Ray runs: one of ours, or one that is joined.
 
     Ours is stopped at the end. The folder is removed then.

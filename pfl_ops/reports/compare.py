@@ -329,7 +329,7 @@ def _diverged(lines: Sequence[Line], lost: Sequence[Result]) -> list[str]:
     return [*told, *([f"diverged, and left out: {_listed(gone)}"] if gone else [])]
 
 
-def _lines(runs: Sequence[Result], lost: Sequence[Result] = ()) -> list[Line]:
+def _lines(runs: Sequence[Result], lost: Sequence[Result]) -> list[Line]:
     diverged: dict[str, list[str]] = {}
     for run in sorted(lost, key=lambda run: run.seed):
         diverged.setdefault(run.group, []).append(f"seed {run.seed} {run.tags[DIVERGED]}")

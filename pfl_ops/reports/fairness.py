@@ -91,7 +91,7 @@ def other_best_of(rows: LabelledRuns) -> str:
     return _different(rows, what, lambda run: _few_numbers(best_of(run)))
 
 
-def complaints(rows: LabelledRuns, at: At = "final", metric: str = "acc", target_metric: str = "") -> list[str]:
+def complaints(rows: LabelledRuns, at: At, metric: str, target_metric: str) -> list[str]:
     """Return every reason not to read these rows of one group side by side, with who has what.
 
     Args:
@@ -146,7 +146,7 @@ def differing(a: Result, b: Result, metric: str = "acc") -> list[str]:
     return [*found, *(what for what, is_so in further.items() if is_so)]
 
 
-def comparable(a: Result, b: Result, metric: str = "acc") -> bool:
+def comparable(a: Result, b: Result, metric: str) -> bool:
     """True if one of two runs can be called better: they differ in method and training only, and in no trial's role."""
     return _role(a) == _role(b) and all(p.startswith("training.") and p != ROUNDS for p in differing(a, b, metric))
 

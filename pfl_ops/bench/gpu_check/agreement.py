@@ -140,7 +140,7 @@ def _scores(o: Options, network: str, batch: int) -> CheckRow:
 # -- a small experiment, and its results -------------------------------------------------------------------------------
 
 
-def small_experiment(o: Options, name: str, more: Mapping[str, Any] | None = None) -> Experiment:
+def small_experiment(o: Options, name: str, more: Mapping[str, Any]) -> Experiment:
     """Four clients of different sizes, three of them a round, two rounds, float64; `more`: further settings."""
     shorter: dict[str, dict[str, Any]] = {
         "pfedme": {"algorithm.inner_steps": 2},
@@ -149,7 +149,7 @@ def small_experiment(o: Options, name: str, more: Mapping[str, Any] | None = Non
     return Experiment.of(
         name, dataset=o.small, model="cnn_tiny", clients=4, rounds=2, partition="dirichlet", alpha=0.5, batch_size=8,
         precision="float64", participation=0.75,
-    ).override({"evaluation.global_every": 1, **shorter.get(name, {}), **(more or {})})  # fmt: skip
+    ).override({"evaluation.global_every": 1, **shorter.get(name, {}), **more})  # fmt: skip
 
 
 def loop(device: Device) -> Execution:

@@ -30,7 +30,7 @@ class CheckRow:
     figures: Mapping[str, float] = field(default_factory=dict)
 
 
-def passed_if(fine: bool, check: str, name: str, reason: str = "", **figures: float) -> CheckRow:
+def passed_if(fine: bool, check: str, name: str, reason: str, **figures: float) -> CheckRow:
     """Return a row that passed or failed.
 
     Args:
