@@ -7,6 +7,7 @@ import sysconfig
 from pathlib import Path
 
 import pfl_ops
+from pfl_ops.databases import sqlite_file
 from pfl_ops.errors import PflOpsError
 from pfl_ops.tracking.home import TrackingTarget, WorkFolder
 
@@ -76,7 +77,8 @@ def newest_pages(home: str | None = None, tracking_uri: str | None = None) -> li
     from pfl_ops.tracking.views import FIRST, TAG
 
     target = TrackingTarget.of(WorkFolder.open(home), tracking_uri)
-    if target.uri.startswith("sqlite:") and not Path(target.uri.removeprefix("sqlite:///").split("?")[0]).exists():
+    file = sqlite_file(target.uri)
+    if file is not None and not file.exists():
         return []  # asking would make it
     found = []
     for experiment in MlflowClient(target.uri).search_experiments(order_by=["last_update_time DESC"], max_results=50):
