@@ -2,22 +2,14 @@
 
 import json
 import time
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from pfl_ops.bench.report import Report
+from pfl_ops.federation.state.checkpoint import Record
 from pfl_ops.tracking import Store, provenance
+from pfl_ops.tracking.run import now
 
 EXPERIMENT = "bench"
-
-
-@dataclass
-class _Figures:
-    """A single record: a benchmark has no rounds."""
-
-    metrics: dict[str, float]
-    round: int = 0
-    time: int = field(default_factory=lambda: time.time_ns() // 1_000_000)
 
 
 def record(report: Report, *, home: Path | str | None = None, tracking_uri: str | None = None) -> str | None:
@@ -40,6 +32,7 @@ def record(report: Report, *, home: Path | str | None = None, tracking_uri: str 
             tags=provenance(device=str(report.machine["device"])),
         )
         with run:
-            run.log([_Figures(dict(metric for case in report.cases for metric in case.metrics()))])
+            metrics = dict(metric for case in report.cases for metric in case.metrics())
+            run.log([Record(0, metrics, now())])
             run.text(json.dumps(report.to_dict(), indent=1), "bench.json")
         return run.run_id
