@@ -90,10 +90,7 @@ def run_benchmark(experiments: "Sequence[Experiment] | None", finals: int, given
 
 def _write(made: "Benchmark") -> Path:
     """The report's page, in ./reports/<name>."""
-    from datetime import datetime
-
-    import pfl_ops
-    from pfl_ops.cli.study_page import shared
+    from pfl_ops.cli.study_page import generated, shared
     from pfl_ops.reports import write
     from pfl_ops.reports.leaderboard import leaderboard
 
@@ -102,7 +99,6 @@ def _write(made: "Benchmark") -> Path:
         **shared(first),
         "seeds": ", ".join(str(seed) for seed in sorted(set(made.tests["seed"]))) or f"{first.seed}, not tested",
     }
-    generated = f"pfl-ops {pfl_ops.__version__}, {datetime.now():%Y-%m-%d %H:%M}"
     title = f"Leaderboard: {first.data.label}, {first.partition.kind}"
     name = "importance_fanova"
     drawable = {
@@ -112,7 +108,7 @@ def _write(made: "Benchmark") -> Path:
     }
     importance = {method: partial(pictures.draw, name) for method, pictures in drawable.items()}
     document = leaderboard(
-        made.name, made.table, made.traces, made.tests, made.notes, about, title, generated, made.costs, importance
+        made.name, made.table, made.traces, made.tests, made.notes, about, title, generated(), made.costs, importance
     )
     return write(document, REPORTS / made.name)
 

@@ -65,6 +65,11 @@ def shared(experiment: "Experiment") -> dict[str, str]:
     }
 
 
+def generated() -> str:
+    """Return what stands at the end of a page: by which version it was made, and when."""
+    return f"pfl-ops {pfl_ops.__version__}, {datetime.now():%Y-%m-%d %H:%M}"
+
+
 def page(study: "Study") -> Document:
     """Return a study's page."""
     about = {"method": study.experiment.algorithm.name, **shared(study.experiment), "training": _held(study)}
@@ -82,7 +87,7 @@ def page(study: "Study") -> Document:
         f"Study {study.name}",
         f"best: trial {study.trial:03d} of {len(study.table)}, {in_words(study.scores)} on validation data",
         tuple(section for section in sections if section.blocks),
-        f"pfl-ops {pfl_ops.__version__}, {datetime.now():%Y-%m-%d %H:%M}",
+        generated(),
     )
 
 
