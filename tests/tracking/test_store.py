@@ -291,12 +291,16 @@ def test_a_file_that_is_no_database_is_refused(tmp_path):
         Store.open(tmp_path)
 
 
-def test_a_database_that_is_not_mlflows_of_today_is_refused(tmp_path, work):
-    (tmp_path / "mlflow.db").write_bytes((work / "mlflow.db").read_bytes())
-    with sqlite3.connect(tmp_path / "mlflow.db") as database:
+def test_a_database_that_is_not_mlflows_of_today_is_refused(tmp_path):
+    with Store.open(tmp_path / "old") as store:
+        store.run("e", "run", identity="i").finish()  # one without a run is made anew
+    new = tmp_path / "new"  # MLflow looks once at each address
+    new.mkdir()
+    shutil.copy(tmp_path / "old" / "mlflow.db", new)
+    with sqlite3.connect(new / "mlflow.db") as database:
         database.execute("UPDATE alembic_version SET version_num = '451aebb31d03'")
     with pytest.raises(PflOpsError, match="mlflow db upgrade"):
-        Store.open(tmp_path)
+        Store.open(new)
 
 
 def test_a_server_that_is_not_there_is_refused(tmp_path):
