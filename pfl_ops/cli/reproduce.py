@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from pfl_ops.federation.settings import Execution
-    from pfl_ops.papers import Cell, CellResults, ScaleName, Suite
+    from pfl_ops.papers import Cell, KeptRuns, ScaleName, Suite
     from pfl_ops.reports.suites import SuiteSummary
     from pfl_ops.results import Result
     from pfl_ops.tuning.cells import Reproduced
@@ -202,7 +202,7 @@ def reproduce(
 
 def _known_results(
     folder: Path, suites: "list[Suite]", size: "ScaleName", changes: Mapping[str, Any], data_dir: str | None
-) -> "dict[str, CellResults]":
+) -> "dict[str, KeptRuns]":
     """The runs that the results files of some suites have, by suite; what does not count in them is said."""
     from pfl_ops.papers import results_files
 

@@ -27,7 +27,7 @@ from pfl_ops.errors import PflOpsError, in_a_line
 from pfl_ops.files import write_named
 from pfl_ops.metrics import ROUNDING, acc_sum, summands
 from pfl_ops.papers import overrides
-from pfl_ops.papers.suite import SCALES, Cell, CellResults, Changes, Divergences, ScaleName, Suite
+from pfl_ops.papers.suite import SCALES, Cell, CellResults, Changes, Divergences, KeptRuns, ScaleName, Suite
 from pfl_ops.papers.suite_run import POOLED, SuiteRun
 from pfl_ops.results import Result
 from pfl_ops.units import PERCENT, unit_of
@@ -194,25 +194,28 @@ def read(folder: str | Path, suites: Sequence[Suite], data_dir: str | None = Non
 
 def known(
     folder: str | Path, suites: Sequence[Suite], scale: ScaleName, changes: Changes, data_dir: str | None = None
-) -> dict[str, CellResults]:
-    """Return the repetitions in a folder's files that a call with these changes need not run, by suite and cell.
+) -> dict[str, KeptRuns]:
+    """Return the repetitions in a folder's files that a call with these changes does not run, by suite.
 
-    Those with the same changes, and those without any of the cells that the changes leave as they are.
+    Those with the same changes, and those without any of the cells that the changes leave as they are. One that
+    diverged is not run again: where training is chaotic, rounding decides, and it would be run until it finishes.
 
     Raises:
         PflOpsError: see `read`.
     """
-    found: dict[str, CellResults] = {}
+    found: dict[str, KeptRuns] = {}
     files = [one for one in read(folder, suites, data_dir) if one.scale == scale]
     for suite in suites:
         call = SuiteRun(suite, scale, {}, changes=changes)
         by_seed: dict[str, dict[int, Result]] = {}
+        diverged: dict[str, dict[int, str]] = {}
         for one in (one for one in files if one.suite.name == suite.name):
             same = _as_json(one.changes) == _as_json(changes)
-            for cell, rows in one.outcomes.items():
+            for cell in {**one.outcomes, **one.diverged}:
                 if same or not (one.changes or cell in call.changed):
-                    by_seed.setdefault(cell, {}).update({row.seed: row for row in rows})
-        found[suite.name] = {cell: list(each.values()) for cell, each in by_seed.items()}
+                    by_seed.setdefault(cell, {}).update({row.seed: row for row in one.outcomes.get(cell, ())})
+                    diverged.setdefault(cell, {}).update(one.diverged.get(cell, {}))
+        found[suite.name] = KeptRuns({cell: list(each.values()) for cell, each in by_seed.items()}, diverged)
     return found
 
 

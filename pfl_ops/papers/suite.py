@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import product
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.config.precedence import excluded
@@ -31,6 +31,13 @@ CellResults: TypeAlias = Mapping[str, Sequence[Result]]
 
 Divergences: TypeAlias = Mapping[str, Mapping[int, str]]
 """Name of a cell -> seed -> "diverged at round 7, lr 0.4", of its repetitions whose training diverged."""
+
+
+class KeptRuns(NamedTuple):
+    """Repetitions of a suite that are over: those that finished, and those whose training diverged."""
+
+    outcomes: CellResults
+    diverged: Divergences
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from pfl_ops.errors import PflOpsError, in_a_line
 from pfl_ops.federation.loop.estimate import distinct_hints, duration, size
 from pfl_ops.federation.settings import Execution
 from pfl_ops.jobs.resources import joining
-from pfl_ops.papers import CellResults, ScaleName
+from pfl_ops.papers import KeptRuns, ScaleName
 from pfl_ops.tracking import Store
 from pfl_ops.tuning.cells import OnCell, OnSuite, Reproduced
 from pfl_ops.tuning.plans import CellRun, ReproductionPlan
@@ -37,7 +37,7 @@ def reproduce(
     execution: Execution | None = None,
     dry_run: bool = False,
     hours: float | None = None,
-    kept: Mapping[str, CellResults] | None = None,
+    kept: Mapping[str, KeptRuns] | None = None,
     on_suite: OnSuite | None = None,
     on_event: OnCell | None = None,
 ) -> list[Reproduced]:
@@ -54,7 +54,7 @@ def reproduce(
         dry_run: tell the estimate, and stop.
         hours: then go on with further seeds for undecided claims, until all are decided or so many hours have passed
             since the last planned run has begun; what runs then ends. See `deciding`. None: the plan's repetitions.
-        kept: suite -> finished repetitions of its cells that files have, with the plan's changes: not run again
+        kept: suite -> repetitions of its cells that files have, with the plan's changes: not run again
             (`papers.results_files.known`).
         on_suite: told of each suite once nothing of it is left to run, its run still open.
         on_event: told of everything.

@@ -12,7 +12,7 @@ from pfl_ops.jobs.job import Job, SharedPaths
 from pfl_ops.jobs.resources import ResourceShare, cluster
 from pfl_ops.jobs.runner import JobEvent, Runner
 from pfl_ops.jobs.tracking_queue import TrackingQueue
-from pfl_ops.papers import CellResults, Changes, Divergences, Suite
+from pfl_ops.papers import CellResults, Changes, Divergences, KeptRuns, Suite
 from pfl_ops.papers.overrides import as_flags
 from pfl_ops.papers.suite_run import SuiteRun, altered
 from pfl_ops.recording import FINISHED
@@ -55,7 +55,7 @@ class Reproduction:
     diverged: dict[str, str] = field(default_factory=dict)  # digest -> how, in this call or an earlier one
     complete: dict[str, Reproduced] = field(default_factory=dict)
     finished: dict[str, Result] = field(default_factory=dict)  # by digest
-    kept: Mapping[str, CellResults] = field(default_factory=dict)  # by suite, from files
+    kept: Mapping[str, KeptRuns] = field(default_factory=dict)  # by suite, from files
     over: int = 0
     wanted: int = 0
     hours: float | None = None
@@ -77,7 +77,7 @@ class Reproduction:
         for job in (job for part in self.plan.parts for jobs in part.jobs.values() for job in jobs):
             self._look_up(job)
         unknown = {job.digest for part in self.plan.parts for job in part.wanted if self._known(job) is None}
-        missing = [job for job in self.plan.wanted if job.digest in unknown]
+        missing = [job for job in self.plan.wanted if job.digest in unknown - self.failures.keys()]
         self.wanted = len(missing)
         self.begun = {job.digest for job in missing}
         return missing
@@ -190,7 +190,8 @@ class Reproduction:
     def _look_up(self, job: CellRun) -> None:
         """Take a run's outcome from the store, or where it has none from the suite's results file.
 
-        A file has the measures of its own suite; another suite that shows the run may show others.
+        A file has the measures of its own suite; another suite that shows the run may show others. If it says that the
+        run diverged, that is its end.
         """
         if job.digest in self.outcomes:
             return
@@ -198,10 +199,15 @@ class Reproduction:
             run = self.finished[job.digest]
             self.outcomes[job.digest] = read_ahead(self.store, run, self._shown & set(run.metrics))
             return
-        keys = {measure.key for measure in job.suite.measures}
-        for one in () if job.substitute else self.kept.get(job.suite.name, {}).get(job.cell.name, ()):
-            if one.seed == job.experiment.seed and keys <= set(one.measures or ()):
+        kept = self.kept.get(job.suite.name)
+        if kept is None or job.substitute:
+            return
+        keys, seed = {measure.key for measure in job.suite.measures}, job.experiment.seed
+        for one in kept.outcomes.get(job.cell.name, ()):
+            if one.seed == seed and keys <= set(one.measures or ()):
                 self.rows[job.suite.name, job.digest] = one
+        if how := kept.diverged.get(job.cell.name, {}).get(seed):
+            self.diverged[job.digest] = self.failures[job.digest] = how
 
     def _known(self, job: CellRun) -> Result | None:
         """The finished run, as far as the job's suite shows it; None: it has to be run."""

@@ -81,6 +81,8 @@ def test_diverged_repetition_has_a_row_and_is_on_the_page(tmp_path: Path, outcom
     for _ in range(2):
         (found,) = results_files.read(tmp_path, [TOY])
         assert found.diverged == {"iid/local": {1: how}} and found.outdated == 0
+        kept = results_files.known(tmp_path, [TOY], "small", {})[TOY.name]
+        assert kept.diverged["iid/local"] == {1: how} and [one.seed for one in kept.outcomes["iid/local"]] == [0, 2]
         assert [one.seed for one in found.outcomes["iid/local"]] == [0, 2]
         results_files.write(tmp_path, TOY, "small", {})  # a call about other cells keeps the row
     page = (results_pages.write(tmp_path, [found], [TOY]).parent / "toy-table1-small.md").read_text()
@@ -412,7 +414,7 @@ def test_cells_that_a_change_leaves_as_they_are_are_known_without_it(tmp_path: P
     seeds = [
         {
             cell: [one.seed for one in rows]
-            for cell, rows in results_files.known(tmp_path, [TOY], scale, changes)[TOY.name].items()
+            for cell, rows in results_files.known(tmp_path, [TOY], scale, changes)[TOY.name].outcomes.items()
         }
         for scale, changes in (("small", {}), ("small", fixed), ("small", {"training.lr": 0.7}), ("full", {}))
     ]

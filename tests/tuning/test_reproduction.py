@@ -15,7 +15,7 @@ from pfl_ops import tuning
 from pfl_ops.federation.loop.diverged import Diverged
 from pfl_ops.federation.settings import Execution
 from pfl_ops.jobs.runner import Failure, JobEvent
-from pfl_ops.papers import Measure, Suite
+from pfl_ops.papers import Divergences, KeptRuns, Measure, Suite
 from pfl_ops.recording import FINISHED
 from pfl_ops.results import DIVERGED, Result
 from pfl_ops.tracking.sender import MISSING
@@ -56,7 +56,7 @@ def test_diverged_repetitions_are_handed_over_by_seed(monkeypatch: pytest.Monkey
         return SimpleNamespace(identity=digest, status="FAILED", tags={DIVERGED: how}, metrics={})
 
     store = SimpleNamespace(reachable=True, runs=lambda: [failed(first[1].digest), failed(second[0].digest)])
-    kept = {TOY.name: {second[0].cell.name: [row(0, TOY, 150.0)]}}
+    kept = {TOY.name: KeptRuns({second[0].cell.name: [row(0, TOY, 150.0)]}, {})}
     call = Reproduction(
         plan, store, None, Execution(), ResourceRequest.of(None, None, None), None, None, None, kept=kept
     )
@@ -86,12 +86,17 @@ def test_of_another_scale_each_seed_is_shown_once() -> None:
     assert [(one.seed, one.value(ACC)) for one in found[1]["path/fliu"]] == [(0, 1.5), (1, 1.25)]
 
 
-def looked_up(kept: dict[str, dict[str, list[Result]]], *suites: Suite, **changes: float) -> Reproduction:
-    """A call with one seed of all cells, and what is missing of it, by files alone."""
+def looked_up(
+    kept: dict[str, dict[str, list[Result]]], *suites: Suite, diverged: Divergences | None = None, **changes: float
+) -> Reproduction:
+    """A call with one seed of all cells, and what is missing of it, by files alone; `diverged`: in the first suite."""
     plan = tuning.plan([(suite, suite.cells) for suite in suites], "smoke", repetitions=1, changes=changes)
     store = SimpleNamespace(reachable=False)
     asked = ResourceRequest.of(None, None, None)
-    call = Reproduction(plan, store, None, Execution(), asked, None, None, None, kept=kept)
+    files = {
+        suite.name: KeptRuns(kept.get(suite.name, {}), (suite == suites[0] and diverged) or {}) for suite in suites
+    }
+    call = Reproduction(plan, store, None, Execution(), asked, None, None, None, kept=files)
     call.missing()
     return call
 
@@ -120,6 +125,18 @@ def test_runs_that_a_results_file_has_are_not_run_again() -> None:
         assert call.wanted == 4
         found = {cell: [one.value(ACC) for one in each] for cell, each in call._outcomes(call.plan.parts[0]).items()}
         assert found == {"iid/local": [150.0]}
+
+
+def test_a_run_that_diverged_by_a_results_file_is_not_run_again() -> None:
+    """In chaotic training rounding decides whether a run diverges: repeated until it finishes, none ever would."""
+    how = "diverged at round 7, client 2, lr 0.05"
+    kept = {TOY.name: {"iid/fedavg": [row(0, TOY, 150.0)]}}
+    call = looked_up(kept, TOY, diverged={"iid/local": {0: how}, "path/fliu": {1: how}})
+    assert call.wanted == 3 and call._diverged(call.plan.parts[0]) == {"iid/local": {0: how}}
+    assert "iid/local" not in {job.cell.name for job in call.missing()}
+    call.read_further()  # a second seed of path/fliu would be next
+    assert [len(call.plan.parts[0].jobs[cell]) for cell in ("iid/fedavg", "path/fliu")] == [1, 1]
+    assert not [one for one in call._open(call.plan.parts[0]) if "iid/local" in one.cells]
 
 
 def test_a_file_without_one_of_the_suites_measures_is_no_finished_run() -> None:
