@@ -53,7 +53,8 @@ results: $(STAMP) ## run what docs/results lacks, its undecided claims for HOURS
 	$(BIN)/pfl-ops reproduce fliu/fig6 --only 'path/{fedavg,fliu}' --scale medium --repetitions 7 --results docs/results
 	$(BIN)/pfl-ops reproduce fedpg/table2 --scale small --repetitions 5 --results docs/results
 	$(BIN)/pfl-ops reproduce fedpg/table2 --only '*/{fedpg,m4}' --scale small --repetitions 21 --results docs/results
-	$(BIN)/pfl-ops reproduce fedpg/table2 --only '*/{fedpg,m2}' --scale small --repetitions 44 --results docs/results
+	$(BIN)/pfl-ops reproduce fedpg/table2 --only 'fmnist/{fedpg,m2}' --scale small --repetitions 60 --results docs/results
+	$(BIN)/pfl-ops reproduce fedpg/table2 --only 'cifar10/{fedpg,m2}' --scale small --repetitions 46 --results docs/results
 	$(BIN)/pfl-ops reproduce fedpg/table1 --only '*/{local,fedavg,fedprox,apfl,pfedme,ditto,fedamp,fedfomo,fedrep,fedrod,splitgp,fedmgda_plus,fedpg,s_fedpg,fedpg_0.3,fedpg_0.6,fedpg_1.0}' --scale small --repetitions 5 --results docs/results
 	$(BIN)/pfl-ops reproduce fedpg/table1 --only 'fmnist/{pfedme,fedpg}' --scale small --repetitions 8 --results docs/results
 	$(BIN)/pfl-ops reproduce fedpg/table1 --only fmnist/apfl --scale small --repetitions 14 --results docs/results
