@@ -30,8 +30,9 @@ AROUND = 64 << 10  # bytes that the kernel maps around a page of a file that is 
 WORKER_MIB = choose.WORKER / 2**20
 COURIER_MIB = 430  # of the courier, beside the libraries' files that it shares: 428 to 476 measured after 30 rounds
 TRACKING_SECONDS = 4.0  # to import MLflow and open its database: 3.9 to 5.4 measured on two cores of an AMD EPYC
-RUN_SECONDS = 0.7  # of a run in a study beside its rounds: to record it, and to start the next; 0.72 measured there,
-# and between 1,009 runs of `reproduce` 0.94 in the mean, 0.28 in the median
+RUN_SECONDS = 0.7
+"""Of a run in a study beside its rounds: to record it, and to start the next. 0.72 measured on the same machine, and
+between 1,009 runs of `reproduce` 0.94 in the mean, 0.28 in the median."""
 BUSY = 0.25  # share of the machine's processors that others took, from which on a measured time says so
 
 
