@@ -45,6 +45,9 @@ class ReproduceProgress:
     def __call__(self, event: "CellEvent") -> None:
         """Show an event: a line, or the picture drawn again."""
         self.done, self.wanted = event.done, event.wanted
+        if event.kind == "read":
+            say(err(), event.text)
+            return
         if event.kind == "begin":
             say(self.told, event.text or f"everything is finished already{self.again}")
             self._begin()

@@ -36,7 +36,7 @@ class Reproduced(SuiteRun):
         self.run.log([Record(0, dict(metrics), now())])
 
 
-Kind: TypeAlias = Literal["begin", "claim", "start", "round", "end", "failed"]
+Kind: TypeAlias = Literal["read", "begin", "claim", "start", "round", "end", "failed"]
 
 
 @dataclass(frozen=True)
@@ -44,9 +44,10 @@ class CellEvent:
     """An event of a call of `reproduce`, or of one of its cells.
 
     Attributes:
-        kind: begin (of all), claim (which gets further seeds), start, round, end or failed (of a job).
+        kind: read (of many finished runs), begin (of all), claim (which gets further seeds), start, round, end or
+            failed (of a job).
         job: which. done, wanted: jobs that are over in this call, and all that it has to do.
-        round: finished rounds. text: what it will take; why a job failed.
+        round: finished rounds. text: what is read; what it will take; why a job failed.
     """
 
     kind: Kind

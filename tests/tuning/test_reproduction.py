@@ -139,6 +139,26 @@ def test_a_run_that_diverged_by_a_results_file_is_not_run_again() -> None:
     assert not [one for one in call._open(call.plan.parts[0]) if "iid/local" in one.cells]
 
 
+def test_a_row_that_says_diverged_stays_beside_a_run_of_the_store_that_finished(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The committed row was replaced by the numbers of a work folder in which rounding had another end."""
+    how = "diverged at round 7, client 2, lr 0.05"
+    plan = tuning.plan([(TOY, TOY.cells)], "smoke", repetitions=1)
+    done = [RunInfo("1", "", "", "FINISHED", job.digest, None, {}, {}, {FINISHED: 1.0}, 0, 1) for job in plan.wanted]
+    store = SimpleNamespace(reachable=True, runs=lambda: done, history=lambda *_: None)
+    kept = {TOY.name: KeptRuns({}, {"iid/local": {0: how}})}
+    told: list[CellEvent] = []
+    monkeypatch.setattr("pfl_ops.tuning.reproduction.MANY", 5)
+    asked = ResourceRequest.of(None, None, None)
+    call = Reproduction(plan, store, None, Execution(), asked, None, None, told.append, kept=kept)
+    assert call.missing() == []
+    (part,) = call.plan.parts
+    assert call._diverged(part) == {"iid/local": {0: how}}
+    assert sorted(call._outcomes(part)) == sorted({cell.name for cell in TOY.cells} - {"iid/local"})
+    assert [(event.kind, event.text) for event in told] == [("read", "5 finished runs are read")]
+
+
 def test_a_file_without_one_of_the_suites_measures_is_no_finished_run() -> None:
     """It was written before the suite had the measure."""
     kept = {TOY.name: {"iid/local": [Result.of_numbers(0, {}, measures={ACC: 150.0})]}}
