@@ -18,9 +18,6 @@ from pfl_ops.tuning.resource_request import Amount, ResourceRequest, check_reque
 from pfl_ops.tuning.session import StudyInterrupted
 
 FURTHER = "the planned runs are finished already; undecided claims get more seeds"
-CHECKPOINT_SECONDS = 0.02
-"""To write a checkpoint. Beside training and evaluation a round took 21 ms in the median of 1,009 runs, 26 ms in the
-mean (150 rounds, linear model, two at once on two cores of an AMD EPYC with other work); 2 ms without a checkpoint."""
 
 
 @joining
@@ -114,8 +111,7 @@ def _estimate(
             except Exception as error:  # as where it is run
                 why = in_a_line(error)
                 continue
-            checkpoints = found.rounds / execution.checkpoint_every
-            whole += found.of_runs(len(jobs)).seconds + CHECKPOINT_SECONDS * checkpoints * len(jobs)
+            whole += found.of_runs(len(jobs)).seconds
             largest = max(largest, found.memory_mib)
             hints += found.hints
             break

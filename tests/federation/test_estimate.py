@@ -17,6 +17,7 @@ from pfl_ops.algorithms.fliu import FLIU
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.errors import PflOpsError
 from pfl_ops.federation.loop.estimate import (
+    CHECKPOINT_SECONDS,
     COURIER_MIB,
     RUN_SECONDS,
     TRACKING_SECONDS,
@@ -105,7 +106,8 @@ def test_near_the_real_run(name: str, more: dict[str, Any], monkeypatch: pytest.
     cost = [[r.metrics[f"cost/{what}_seconds"] for r in records[1:]] for what in ("train", "eval")]
     assert found.train_seconds == pytest.approx(np.mean(cost[0]), rel=0.35)  # clients of average size, few of them
     assert found.eval_seconds == pytest.approx(sum(cost[1]), rel=0.15)
-    assert found.eval_seconds == pytest.approx(found.seconds - found.rounds * found.train_seconds)
+    rounds = found.rounds * (found.train_seconds + CHECKPOINT_SECONDS)
+    assert found.eval_seconds == pytest.approx(found.seconds - rounds)
     # what a tuner's budgets count: samples as the rounds that were run report them, and bytes
     costs = [{key: r.metrics[f"cost/{key}"] for key in KEYS} for r in records[1:]]
     assert found.samples == pytest.approx(sum(c["samples_per_second"] * c["train_seconds"] for c in costs), rel=0.35)
@@ -133,6 +135,17 @@ def test_a_resumed_run_is_estimated_for_the_rounds_left(done: int, monkeypatch: 
     )
     words = {0: "6 rounds of", 4: "2 more rounds of", 5: "1 more round of"}
     assert words[done] in str(found)
+
+
+def test_checkpoints_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 100 rounds without a cost of their own: 2 s to write them all, 0.2 s to write every tenth."""
+    monkeypatch.setattr("time.perf_counter", lambda: 0.0)
+    every, tenth = (
+        estimate(simulation(FLIU(), rounds=100, execution=LOOP.model_copy(update={"checkpoint_every": n})))
+        for n in (1, 10)
+    )
+    assert (every.seconds, tenth.seconds) == (pytest.approx(100 * CHECKPOINT_SECONDS), pytest.approx(0.2))
+    assert "(100 rounds of 0.0 s, evaluation 0.0 s)" in str(every)
 
 
 def test_only_what_is_wanted_costs() -> None:

@@ -30,6 +30,9 @@ AROUND = 64 << 10  # bytes that the kernel maps around a page of a file that is 
 WORKER_MIB = choose.WORKER / 2**20
 COURIER_MIB = 430  # of the courier, beside the libraries' files that it shares: 428 to 476 measured after 30 rounds
 TRACKING_SECONDS = 4.0  # to import MLflow and open its database: 3.9 to 5.4 measured on two cores of an AMD EPYC
+CHECKPOINT_SECONDS = 0.02
+"""To write a checkpoint. Beside training and evaluation a round took 21 ms in the median of 1,009 runs, 26 ms in the
+mean (150 rounds, linear model, two at once on two cores of an AMD EPYC with other work); 2 ms without a checkpoint."""
 RUN_SECONDS = 0.7
 """Of a run in a study beside its rounds: to record it, and to start the next. 0.72 measured on the same machine, and
 between 1,009 runs of `reproduce` 0.94 in the mean, 0.28 in the median."""
@@ -41,8 +44,8 @@ class Estimate:
     """The cost of a run.
 
     Attributes:
-        seconds: from the first round that is left to the last. train_seconds: of training in one round.
-            eval_seconds: of all evaluation that is left.
+        seconds: from the first round that is left to the last, with their checkpoints. train_seconds: of training in
+            one round. eval_seconds: of all evaluation that is left.
         rounds: that are left: T, less those of a checkpoint. memory_mib, disk_mib: MiB at the peak, of all processes
             together.
         hints: what else the user may want to know before it starts.
@@ -97,9 +100,10 @@ class Estimate:
     def __str__(self) -> str:
         each = f"{'more ' * bool(self.done)}round{'s' * (self.rounds != 1)} of"
         startup = f"start-up {duration(self.startup_seconds)}, " if self.startup_seconds else ""
+        of_each = (self.seconds - self.eval_seconds) / max(self.rounds, 1)
         return (
             f"about {duration(self.startup_seconds + self.seconds)} ({startup}{self.rounds} {each} "
-            f"{duration(self.train_seconds)}, "
+            f"{duration(of_each)}, "
             f"evaluation {duration(self.eval_seconds)}), memory {size(self.memory_mib)}, disk {size(self.disk_mib)}"
         )
 
@@ -193,7 +197,7 @@ def estimate(simulation: Simulation) -> Estimate:
         memory += workers * WORKER_MIB + data + 2 * p * cohort  # they share a copy of the data, and rows on their way
     hints = (*simulation.clients.remarks, *simulation.hints, *busy_hint(load.share()))
     return Estimate(
-        left * train + evaluation,
+        left * train + evaluation + CHECKPOINT_SECONDS * left / simulation.execution.checkpoint_every,
         train,
         evaluation,
         left,
