@@ -51,7 +51,7 @@ class Estimate:
         hints: what else the user may want to know before it starts.
         startup_seconds: from the start of the process to the first round; 0: not counted, see `with_startup`.
         samples: gradient samples, each counted. sent_bytes: by all clients, up and down, if all rounds send as much as
-            the first. 0: not estimated.
+            the measured one. 0: not estimated.
         done: rounds that a checkpoint has.
     """
 
@@ -139,6 +139,7 @@ def estimate(simulation: Simulation) -> Estimate:
     sizes, task, rounds = simulation.feed.sizes, simulation.task, simulation.training.rounds
     left = rounds - simulation.finished_rounds
     cohort, s = task.cohort_size, simulation.state
+    begun = s  # the state in which the measured round begins
     workers = simulation.resolved.workers
     few = min(simulation.trainer.chunk or min(simulation.scorer.stack, FEW), cohort)
     simulation.start()
@@ -148,7 +149,7 @@ def estimate(simulation: Simulation) -> Estimate:
     def a_round(t: int = 0) -> tuple[Round, Update, Stages]:
         simulation.trainer.meter.clear()
         r = simulation.round_at(t, average, "estimate", kept=False)  # a new one: methods note a value once a round
-        update, stages = simulation.method.round(s, r)
+        update, stages = simulation.method.round(begun, r)
         updates.append(update)
         return r, update, stages
 
@@ -158,14 +159,14 @@ def estimate(simulation: Simulation) -> Estimate:
         simulation.method.check_repeats(updates)
     kept = [v for v in s.values() if isinstance(v, ClientRows)]
     if left == rounds > 2 and kept and not any(v.on_device for v in kept):  # a GPU would have to hold them twice
-        first, s = seconds, simulation.method.init(task)
+        first, begun = seconds, simulation.method.init(task)
         for t in (1, 2):
-            commit(s, update)
+            commit(begun, update)
             start = time.perf_counter()
             try:
                 r, update, stages = a_round(t)
             except Exception:  # the run will say so, with its finished rounds kept
-                s = simulation.state
+                begun = s
                 break
             seconds = time.perf_counter() - start
             if seconds < 2 * first:  # else it may be the longest of all, as FedALA's second one
@@ -178,7 +179,7 @@ def estimate(simulation: Simulation) -> Estimate:
     samples = seen if r.pooling else seen / clients * cohort
     sent = (r.traffic.up + r.traffic.down) * task.initial.element_size() * cohort
 
-    evaluation = _evaluation(simulation, s, r, update, stages, a_client)
+    evaluation = _evaluation(simulation, begun, r, update, stages, a_client)
     p = task.initial.numel() * task.initial.element_size() / 2**20
     drawn = min(len(sizes), cohort * rounds)
     rows = {name: v.row_bytes / 2**20 * drawn for name, v in s.items() if isinstance(v, ClientRows)}
@@ -190,7 +191,7 @@ def estimate(simulation: Simulation) -> Estimate:
     memory = LIBRARIES_MIB + data + sum(rows.values()) - in_file + p * (2.5 * cohort + 8 * few) + 4 * part
     tracked = 0.0
     if simulation.with_final:
-        l1 = simulation.method.personal(simulation.state, r)
+        l1 = simulation.method.personal(s, r)
         tracked = p * (2 + (drawn if l1 is not None and l1.clients is not None else 0))
     disk = max(3 * state, state + tracked) + in_file  # a base, deltas as large, and the next base; then the models
     if workers > 1:
