@@ -65,7 +65,8 @@ def test_the_page_of_limits_counts_the_claims_as_the_kept_results_do() -> None:
             for of, reduced, is_decided, is_derived in found
         )
 
-    at_size = [count(), count("drdm"), count("drdm", derived=True), count("fliu"), count("fliu", derived=True)]
+    at_size = [count(), *(count(of, derived=derived) for of in ("drdm", "fliu") for derived in (False, True))]
+    at_size.append(count("fedas"))
     at_small = [count(of, True, decided) for of in ("fedpg", "fedas", "fedavg2rep") for decided in (None, True)]
     assert said == [*at_size, count(decided=None), *at_small]
 
