@@ -426,7 +426,7 @@ class Fake:
 
     def estimate(self, experiment: Experiment, **given: Any) -> Estimate:
         cost = {"samples": 120_000, "sent_bytes": 3 * 2**20}
-        return Estimate(180, 8, 20, experiment.training.rounds, 500, 3, self.hints, **cost)
+        return Estimate(180, 80, 20, experiment.training.rounds, 500, 3, self.hints, **cost)
 
 
 @pytest.fixture
@@ -447,7 +447,7 @@ def test_run_shows_rounds_and_results(fake: Fake) -> None:
     assert [e.seed for e in fake.asked] == [5, 6]
     assert fake.given[0]["execution"] == Execution(device="cpu") and fake.given[0]["resume"] is False
     assert result.stderr.count("about 3 min 5 s") == 1
-    assert "each of 2 repetitions: about 3 min 5 s (start-up 5.0 s, 2 rounds of 8.0 s" in result.stderr
+    assert "each of 2 repetitions: about 3 min 5 s (start-up 5.0 s, 2 rounds of 1 min 20 s" in result.stderr
     # the global view is not measured in round 2: its last value stands, and says of which round it is
     line = "fedavg-digits-lsqs seed 5  round 2/2  Acc(L) 70.0 %  Acc(G) 25.0 % (round 1)  1,234 samples/s\n"
     assert line in result.stderr
