@@ -86,7 +86,7 @@ ROUGH = {
     "s_fedpg": "searches for a step, for as long as it takes",
 }
 """Methods of which one round says less about the others."""
-VARYING = {"cd2_pfed": 0.5, "fedpg": 0.1, "fedproto": 0.1}
+VARYING = {"cd2_pfed": 0.25, "fedpg": 0.1, "fedproto": 0.1}
 """Methods that send more in some rounds than in others, and by how much of the whole their estimate may be off."""
 KEYS = ("samples_per_second", "train_seconds", "up_bytes", "down_bytes")
 
@@ -266,7 +266,7 @@ def test_a_method_that_fails_in_its_second_round_is_estimated_by_its_first() -> 
             return super().round(s, r)
 
     found = estimate(simulation(Fails(), rounds=5))
-    assert found.rounds == 5 and found.train_seconds > 0 and found.eval_seconds > 0
+    assert found.rounds == 5 and found.train_seconds > 0 and found.eval_seconds > 0 and found.samples > 0
 
 
 def test_a_method_whose_round_does_not_repeat_is_refused() -> None:

@@ -139,12 +139,18 @@ def test_a_run_that_diverged_by_a_results_file_is_not_run_again() -> None:
     assert not [one for one in call._open(call.plan.parts[0]) if "iid/local" in one.cells]
 
 
+@pytest.mark.parametrize("first", [0, 1])
 def test_a_row_that_says_diverged_stays_beside_a_run_of_the_store_that_finished(
-    monkeypatch: pytest.MonkeyPatch,
+    first: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The committed row was replaced by the numbers of a work folder in which rounding had another end."""
+    """The committed row was replaced by the numbers of a work folder in which rounding had another end.
+
+    Another suite shows the same runs, and is looked up before this one or after it.
+    """
+    other = replace(TOY, name="toy/fig1", claims=(), exhibits=())
+    suites = [TOY, other] if first == 0 else [other, TOY]
     how = "diverged at round 7, client 2, lr 0.05"
-    plan = tuning.plan([(TOY, TOY.cells)], "smoke", repetitions=1)
+    plan = tuning.plan([(suite, suite.cells) for suite in suites], "smoke", repetitions=1)
     done = [RunInfo("1", "", "", "FINISHED", job.digest, None, {}, {}, {FINISHED: 1.0}, 0, 1) for job in plan.wanted]
     store = SimpleNamespace(reachable=True, runs=lambda: done, history=lambda *_: None)
     kept = {TOY.name: KeptRuns({}, {"iid/local": {0: how}})}
@@ -153,9 +159,9 @@ def test_a_row_that_says_diverged_stays_beside_a_run_of_the_store_that_finished(
     asked = ResourceRequest.of(None, None, None)
     call = Reproduction(plan, store, None, Execution(), asked, None, None, told.append, kept=kept)
     assert call.missing() == []
-    (part,) = call.plan.parts
-    assert call._diverged(part) == {"iid/local": {0: how}}
-    assert sorted(call._outcomes(part)) == sorted({cell.name for cell in TOY.cells} - {"iid/local"})
+    for part in call.plan.parts:
+        assert call._diverged(part) == {"iid/local": {0: how}}
+        assert sorted(call._outcomes(part)) == sorted({cell.name for cell in TOY.cells} - {"iid/local"})
     assert [(event.kind, event.text) for event in told] == [("read", "5 finished runs are read")]
 
 
