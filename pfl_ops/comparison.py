@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias
 import pandas as pd
 
 from pfl_ops import metrics
-from pfl_ops.results import BYTES, SECONDS, At, Result
+from pfl_ops.results import SUMMED, At, Result
 from pfl_ops.statistics import Difference, anytime, mean_std, paired, to_the_first
 
 Test: TypeAlias = Literal["anytime", "t"]
@@ -21,7 +21,6 @@ TEST_SEEDS: Mapping[str, str] = {
 Values: TypeAlias = dict[int, float]
 """Seed -> value, as tracked: accuracies as fractions, traffic in bytes."""
 
-SUMMED = (*BYTES, *SECONDS)  # costs that are compared by their sum over all rounds
 TARGETED = "local/mean"  # metric of a target, unless one is named
 LEVEL = 0.05  # corrected p below which two lines differ
 EQUAL = 9  # decimals in which tied means agree

@@ -14,7 +14,7 @@ from pfl_ops import metrics
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.federation.state.checkpoint import Record
 from pfl_ops.registry import plugin_source, plugins
-from pfl_ops.results import CLIENTS
+from pfl_ops.results import CLIENTS, totals
 from pfl_ops.system.scratch import scratch
 from pfl_ops.tracking.requests import RequestedRun, RunEnd
 
@@ -189,7 +189,8 @@ def keep(experiment: Experiment, simulation: "Simulation", tracked: "Run") -> No
 
     last, stage = simulation.records[-1], experiment.algorithm.own_stage
     score = scores(simulation.final, experiment.evaluation.split, stage)
-    tracked.log([Record(last.round, {**simulation.final, **score}, last.time)])
+    total = totals(record.metrics for record in simulation.records)
+    tracked.log([Record(last.round, {**simulation.final, **score, **total}, last.time)])
     tracked.text(experiment.to_yaml(), "config.yaml")
     clients = simulation.clients
     tracked.dataset(

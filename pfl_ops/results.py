@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -29,6 +29,10 @@ LAST = ("final/", "best/", "reached/")
 SECONDS = ("cost/train_seconds", "cost/eval_seconds")
 BYTES = ("cost/up_bytes", "cost/down_bytes")
 """Costs of a round: training and evaluation; sent by all clients, and to all of them."""
+SUMMED = (*BYTES, *SECONDS)
+"""Costs that are compared by their sum over all rounds."""
+TOTAL = "total/"
+"""Beginning of the keys of these sums, which a run gets once, when it is over: total/cost/up_bytes."""
 COMMON = "pfl_ops.common"
 """Tag of the test of a study's choice, in a comparison: "<digest>, 12 trials: training.lr training.optimiser"."""
 CODE_TAG, CONTENT_TAG = "pfl_ops.code", "pfl_ops.content"
@@ -413,10 +417,13 @@ class Result:
 
     def spent(self, *keys: str) -> float | None:
         """Return the sum of tracked costs over all rounds, `spent("cost/up_bytes")`; None: not tracked, or not read."""
-        import numpy as np
+        there = [found for key in keys if (found := self._sum(key)) is not None]
+        return math.fsum(there) if there else None
 
-        there = [self.history[key].to_numpy(float, na_value=math.nan) for key in keys if key in self.history]
-        return None if np.isnan(there).all() else float(np.nansum(there))
+    def _sum(self, key: str) -> float | None:
+        """The sum of a cost over the rounds in memory; if these have none, the one that was tracked at the end."""
+        values = self.history[key].dropna() if key in self.history else ()
+        return math.fsum(values) if len(values) else self.metrics.get(f"{TOTAL}{key}")
 
     @property
     def seconds(self) -> float:
@@ -495,6 +502,17 @@ class Result:
         if key not in self.rounds:
             raise unknown("tracked value", key, map(str, self.rounds))
         return self.rounds[key].dropna()
+
+
+def totals(rounds: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    """Return the sums of the costs of these rounds by their tracked keys.
+
+    >>> totals([{"cost/up_bytes": 8.0, "train/lr": 0.1}, {"cost/up_bytes": 4.0}])
+    {'total/cost/up_bytes': 12.0}
+    """
+    each = list(rounds)
+    spent = {key: [values[key] for values in each if key in values] for key in SUMMED}
+    return {f"{TOTAL}{key}": math.fsum(values) for key, values in spent.items() if values}
 
 
 def tracked_as(key: str, stages: Mapping[str, str]) -> str:

@@ -9,6 +9,7 @@ import shutil
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ from pfl_ops.federation.method.checked import MethodError
 from pfl_ops.federation.settings import Execution
 from pfl_ops.federation.state import checkpoint, durable
 from pfl_ops.reports.tracked import select
-from pfl_ops.results import DIVERGED, SECONDS
+from pfl_ops.results import DIVERGED, SUMMED, TOTAL
 from pfl_ops.tracking.finished import experiment_of, read_ahead, result_of
 from pfl_ops.tracking.store import RunInfo, Store
 
@@ -268,11 +269,14 @@ def test_a_run_in_mlflow_answers_as_the_run_on_disk(result: runs.Result, store: 
         assert getattr(found, name) == getattr(result, name), name
     assert repr(found) == repr(result) and found.curve().tolist() == result.curve().tolist()
     assert found.value("acc") == result.value("acc") == result.final["final/test/L1/acc"]
-    read = read_ahead(store, found, {*SECONDS, "cost/up_bytes"})
-    assert read.seconds == pytest.approx(result.seconds) and read.spent("cost/up_bytes") == result.spent(
-        "cost/up_bytes"
-    )
-    assert math.isnan(found.seconds) and found.spent("cost/up_bytes") is None
+    costs = {key: result.spent(key) for key in SUMMED}
+    assert None not in costs.values() and {key: found.spent(key) for key in SUMMED} == costs
+    assert found.seconds == pytest.approx(result.seconds)
+    assert read_ahead(store, found, ()).history.empty, "the sums were tracked at the end"
+    older = replace(found, metrics={key: value for key, value in found.metrics.items() if not key.startswith(TOTAL)})
+    assert older.spent(*SUMMED) is None and math.isnan(older.seconds)
+    older = read_ahead(store, older, ())
+    assert set(older.history) == set(SUMMED) and {key: older.spent(key) for key in SUMMED} == costs
     took_part = result.source.simulation().participants.tolist()
     assert 1 <= len(took_part) < 4
     for k in range(4):

@@ -70,6 +70,7 @@ def compare(
         at=at,
         test=test,
         with_clients=html is not None,
+        with_curves=html is not None,
         tracking_uri=tracking_uri,
     )
     console = out()

@@ -15,6 +15,7 @@ from pfl_ops.csv_text import to_csv
 from pfl_ops.errors import PflOpsError, count, echo, in_a_line, nearest
 from pfl_ops.files import write_named
 from pfl_ops.reports.fairness import (
+    CHOOSING,
     comparable,
     complaints,
     differing,
@@ -28,13 +29,12 @@ from pfl_ops.reports.numbers import order_text, title_of
 from pfl_ops.reports.tracked import SelectedRuns, select
 from pfl_ops.results import BYTES, DIVERGED, At, Result
 from pfl_ops.tracking import Store
-from pfl_ops.tracking.finished import with_history
+from pfl_ops.tracking.finished import read_ahead
 from pfl_ops.units import PERCENT, unit_of
 
 if TYPE_CHECKING:
     from pfl_ops.reports.document import Document
 
-COSTS = (*BYTES, "cost/train_seconds")
 TEST_DESCRIPTIONS: Mapping[Test, str] = {
     "anytime": f"{TESTS['anytime']} over common seeds (more may be added after a look)",
     "t": f"{TESTS['t']} over common seeds (valid only if n was fixed before the runs)",
@@ -173,6 +173,7 @@ def compare(
     at: At = "final",
     test: Test = "anytime",
     with_clients: bool = True,
+    with_curves: bool = True,
     home: Path | str | None = None,
     tracking_uri: str | None = None,
 ) -> Comparison:
@@ -194,7 +195,7 @@ def compare(
             on the data that it is scored on, and of noisier scores the best is higher by chance.
         test: "anytime", `statistics.anytime`: seeds may be added, and compared again, until the answer is clear; a seed
             that a line lacks ends the test there. "t", the paired t test: if n was fixed before the runs.
-        with_clients: read the tables of clients too, which the report draws.
+        with_clients, with_curves: read the tables of clients, and the values of each round, which the report draws.
         home, tracking_uri: work folder and MLflow's address, as for `run`.
     Returns:
         The groups by title; in each, the line with the highest mean first, and lines by name, without p, if a metric is
@@ -230,8 +231,13 @@ def compare(
         meant = [*chosen.runs, *chosen.started]
         metric = _checked(metric, meant, at)
         usual = metric or _usual(meant, at)
-        wanted = {usual, aim, "acc", "local/mean", "global/mean", *COSTS}
-        runs = with_history(store, meant, wanted)
+        rounds = {aim} if target is not None else set()
+        rounds |= {usual, aim, "acc", "local/mean", "global/mean", *BYTES} if with_curves else set()
+        first = {run.group: run for run in sorted(chosen.runs, key=lambda run: -run.seed)}
+        runs = [
+            read_ahead(store, run, {*rounds, *(CHOOSING if run is first[run.group] else ())}) for run in chosen.runs
+        ]
+        runs += [read_ahead(store, run, {*rounds, *CHOOSING, "cost/train_seconds"}) for run in chosen.started]
         tables, unread = _clients(runs) if with_clients else ({}, [])
         place = store.target.label
     members = grouped(runs)

@@ -80,15 +80,20 @@ def rounds_scored(run: Result, metric: str) -> tuple[int, ...]:
     return tuple(t for t in sorted(run.by_round(metric)) if t > 0)
 
 
+CHOOSING = frozenset({"acc", "local/mean"})
+"""The scores whose rounds `best_of` looks for."""
+
+
 def best_of(run: Result) -> tuple[int, ...]:
     """Return the rounds of which a run's best round is the best. The best of more is higher by chance alone."""
     return rounds_scored(run, "acc") or rounds_scored(run, "local/mean")
 
 
 def other_best_of(rows: LabelledRuns) -> str:
-    """Return the line on best rounds that were chosen among other rounds."""
+    """Return the line on best rounds that were chosen among other rounds. Repetitions are scored in the same rounds."""
     what = "best rounds were chosen among other rounds (the best of more is higher by chance)"
-    return _different(rows, what, lambda run: _few_numbers(best_of(run)))
+    first = {label: runs[:1] for label, runs in rows.items()}
+    return _different(first, what, lambda run: _few_numbers(best_of(run)))
 
 
 def complaints(rows: LabelledRuns, at: At, metric: str, target_metric: str) -> list[str]:

@@ -13,7 +13,7 @@ import pandas as pd
 
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.errors import PflOpsError, in_a_line
-from pfl_ops.results import LAST, Kind, Result
+from pfl_ops.results import LAST, SUMMED, TOTAL, Kind, Result
 from pfl_ops.system.scratch import scratch
 from pfl_ops.tracking.store import RunInfo, Store
 
@@ -29,7 +29,7 @@ CLIENTS = "clients.parquet"
 CLIENT_COLUMNS = ("client", "stage", "local")
 EARLIER_PARAMS = {"data.scaling": "standard"}
 """Settings that runs of earlier versions do not have, with the values that these runs had."""
-OF_THE_END = (*LAST, "score/", "pfl_ops/")
+OF_THE_END = (*LAST, TOTAL, "score/", "pfl_ops/")
 """Beginnings of the metrics that a run gets once, when it is over; all others belong to rounds."""
 
 
@@ -152,17 +152,14 @@ def result_of(run: RunInfo, store: Store, study: str | None = None) -> Result:
     )
 
 
-def with_history(store: Store, runs: Iterable[Result], metrics: Collection[str]) -> list[Result]:
-    """Return the same runs with these metrics by round; short keys (`Result.key`) are each run's own.
+def read_ahead(store: Store, run: Result, metrics: Collection[str]) -> Result:
+    """Return a tracked run with the rounds of these metrics in memory, and of costs whose sums it does not have.
 
-    Read for what is compared and no more: MLflow is asked once a run and key.
+    Short keys (`Result.key`) are its own. Read for what is compared and no more: MLflow is asked once for each key.
     """
-    return [read_ahead(store, run, {run.key(metric) for metric in metrics}) for run in runs]
-
-
-def read_ahead(store: Store, run: Result, keys: Collection[str]) -> Result:
-    """Return a tracked run with the rounds of these keys in memory."""
-    return replace(run, history=store.history(str(run.run_id), keys))
+    costs = {key for key in SUMMED if f"{TOTAL}{key}" not in run.metrics}
+    wanted = {*map(run.key, metrics), *costs}
+    return replace(run, history=store.history(str(run.run_id), wanted)) if wanted else run
 
 
 def trial_label(run: RunInfo) -> str:

@@ -20,7 +20,7 @@ STAGES = """**How to read the keys.** `val/…`: each client's validation share;
 cohort, in `final/…` of absent clients too); `G`: the one model of all.
 `local`: on the client's own data; `global`: on all data; `acc` = local mean + global mean, between 0 and 2.
 `final/…`: the last full evaluation; `best/…`: that of the round with the highest `acc` at the stage of the method's own
-models; `score/…`: `final/…` at that stage; `cost/…`: what each round took.
+models; `score/…`: `final/…` at that stage; `cost/…`: what each round took; `total/cost/…`: all rounds together.
 MLflow's duration of a run that was stopped and went on has the pause; `cost/train_seconds` and `cost/eval_seconds`
 have not."""
 

@@ -4,6 +4,7 @@ from collections.abc import Collection, Sequence
 
 from pfl_ops import metrics
 from pfl_ops.metrics import Split
+from pfl_ops.results import TOTAL
 from pfl_ops.tracking.views import Chart, View
 
 SCORES = ("acc", "local/mean", "global/mean", "local/worst")
@@ -38,7 +39,7 @@ def methods(kind: str, split: Split, known: Collection[str]) -> View:
         where=f"tags.`pfl_ops.kind` = '{kind}'",
         columns=(
             *(("metrics", f"score/{score}") for score in SCORES),
-            ("metrics", "cost/up_bytes"),
+            ("metrics", f"{TOTAL}cost/up_bytes"),
             *(("params", path) for path in ("training.lr", "training.rounds")),
         ),
         order="score/acc",

@@ -9,12 +9,11 @@ from pfl_ops.federation.state.checkpoint import Record
 from pfl_ops.papers import CellResults, ScaleName, Suite
 from pfl_ops.papers.exhibits import Curves, Energy
 from pfl_ops.papers.suite_run import SuiteRun
-from pfl_ops.results import SECONDS, Result, tracked_keys
+from pfl_ops.results import Result, tracked_keys
 from pfl_ops.tracking import Run
 from pfl_ops.tracking.run import now
 from pfl_ops.tuning.plans import CellRun, Part
 
-TRAFFIC = ("cost/up_bytes", "cost/down_bytes", "cost/clients")
 CHOICES = "pfl_ops.choices"  # tag of runs of a suite with `reproduce --choices`
 CHANGED = "pfl_ops.set"  # tag of runs with settings that `reproduce --set` changed
 
@@ -68,7 +67,8 @@ def needed(suite: Suite) -> set[str]:
     asked += [f"{exhibit.key}@0" for exhibit in suite.exhibits if isinstance(exhibit, Curves | Energy)]
     meanings = {tuple(suite.stages(cell).items()) for cell in suite.cells}
     tracked = {tracked for key in asked for stages in meanings for tracked in tracked_keys(key, dict(stages))}
-    return {*tracked, *SECONDS, *TRAFFIC}
+    energy = any(isinstance(exhibit, Energy) for exhibit in suite.exhibits)
+    return {*tracked, *(("cost/up_bytes", "cost/clients") if energy else ())}
 
 
 def elsewhere(part: Part, scale: ScaleName, finished: Iterable[Result]) -> dict[str, CellResults]:

@@ -45,6 +45,7 @@ from pfl_ops.reports.numbers import (
     target_title,
     title_of,
 )
+from pfl_ops.results import SUMMED
 from pfl_ops.results import Result as FinishedRun
 from pfl_ops.tracking import Store
 from pfl_ops.tracking.finished import choice_tag
@@ -333,6 +334,31 @@ def test_rounds_to_a_target_and_cost(store: Any) -> None:
     assert line.rounds_to(0.6) == {0: None, 1: 2, 2: 1}  # 0.5; 0.6 at last; 0.6 at once
     assert line.cost("cost/up_bytes", "cost/down_bytes") == {0: 3048.0, 1: 3048.0, 2: 3048.0}
     assert line.cost("cost/train_seconds") == {0: 4.0, 1: 4.0, 2: 4.0}
+
+
+def test_rounds_are_read_only_for_what_needs_them(made: Any, shelf: Any) -> None:
+    """Where the sums of costs are there a table needs those of one repetition, among which the best round was chosen;
+    targets and curves need those of all.
+    """
+    runs = [made("fedavg", 0), made("fliu", 1), made("fliu", 0)]
+    for run in runs[1:]:
+        run.metrics.update({f"total/{key}": 7.0 for key in SUMMED})
+    older = runs[0].run_id
+    curves = {older: {"cost/up_bytes": [math.nan, 3.0, 4.0], "cost/train_seconds": [math.nan, 3.0, 4.0]}}
+
+    def asked(**how: Any) -> list[set[str]]:
+        kept = shelf(runs, curves)
+        found = go(kept, with_clients=False, **{"with_curves": False, **how})
+        assert all(set(line.cost(key).values()) == {7.0} for line in found.lines for key in curves[older])
+        keys = {run: {key.removeprefix("test/L1/") for key in keys} for run, keys in kept.asked}
+        assert set(SUMMED) <= keys[older]
+        return [keys.get(run.run_id, set()) - set(SUMMED) for run in runs]
+
+    best, own = {"acc", "local/mean"}, {"local/mean"}
+    assert asked() == [best, set(), best]
+    assert asked(target=0.5) == [best, own, best]
+    curves |= {run.run_id: curves[older] for run in runs[1:]}
+    assert asked(with_curves=True) == [best | {"global/mean"}] * 3
 
 
 def test_a_target_is_of_own_data_unless_a_metric_is_named(store: Any) -> None:
