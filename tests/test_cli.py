@@ -1069,7 +1069,7 @@ def test_the_worst_client_comes_with_its_samples_and_stages_with_their_meaning(
     """The worst of all has 3 samples; of those with 10 and more it is another client. No L2, no word on it."""
     final = {"local/mean": 0.5, "global/mean": 0.25, "acc": 0.75, "local/worst": 0.25}
     kept = {f"final/test/L1/{key}": value for key, value in final.items()}
-    one = SimpleNamespace(final=kept, clients=CLIENTS, n_clients=3)
+    one = SimpleNamespace(final=kept, clients=CLIENTS, n_clients=3, params={})
     out().print(drawn(tables.scores([one], "test")))
     _, head, row = capsys.readouterr().out.rstrip().splitlines()
     assert re.split("  +", head.strip()) == [
@@ -1101,14 +1101,14 @@ def test_notes_on_small_test_sets_count_every_seed() -> None:
     """Seeds have partitions of their own: 1 and 2 of 3 clients have fewer than 10 test samples."""
     small = CLIENTS.assign(n_held=CLIENTS["n_held"].where(CLIENTS["client"] != CLIENTS["client"].max(), 9))
     final = {"final/test/G/acc": 0.5}
-    found = [SimpleNamespace(final=final, clients=clients, n_clients=3) for clients in (CLIENTS, small)]
+    found = [SimpleNamespace(final=final, clients=clients, n_clients=3, params={}) for clients in (CLIENTS, small)]
     assert tables.score_notes(found, "test") == [
         "G: the one model of all",
         "n: a client's test samples; 1 to 2 of 3 clients have fewer than 10",
     ]
     empty = CLIENTS.assign(n_held=CLIENTS["n_held"].where(CLIENTS["n_held"] > 3, 0))
     final = {"final/test/G/acc": 0.5}
-    found = [SimpleNamespace(final=final, clients=clients, n_clients=3) for clients in (CLIENTS, empty)]
+    found = [SimpleNamespace(final=final, clients=clients, n_clients=3, params={}) for clients in (CLIENTS, empty)]
     assert tables.score_notes(found, "test")[1:] == [
         "n: a client's test samples; 1 of 3 clients have fewer than 10, 0 to 1 of them none and no score",
     ]
@@ -1117,12 +1117,40 @@ def test_notes_on_small_test_sets_count_every_seed() -> None:
 def test_notes_say_which_clients_the_scores_are_of() -> None:
     """Three of 300 clients are scored; one of these has taken part (absent=last), so that L2 is of one client."""
     final = {"final/test/L1/local/clients": 3.0, "final/test/L2/local/clients": 1.0}
-    one = SimpleNamespace(final=final, clients=CLIENTS, n_clients=300)
+    one = SimpleNamespace(final=final, clients=CLIENTS, n_clients=300, params={})
     assert tables.score_notes([one], "test")[1:] == [
         "3 of 300 clients are scored, drawn once for each run (evaluation.clients)",
         "L2: of the 1 of 3 clients that have taken part in a round",
         "n: a client's test samples; 1 of 3 scored clients have fewer than 10",
     ]
+
+
+def test_notes_say_the_first_round_of_each_target() -> None:
+    """Acc(L) of L1 has 70 % in rounds 3 and 4, at G in one of two repetitions; L2 has no score in the curves."""
+    scored = {f"test/{stage}/local/mean": 0.75 for stage in ("L1", "G")} | {"final/test/L2/local/mean": 0.8}
+    reached = [{"L1": 3.0, "G": 9.0}, {"L1": 4.0}]
+    found = [
+        SimpleNamespace(
+            final={f"reached/test/{stage}/local/mean_70": value for stage, value in rounds.items()},
+            metrics=scored,
+            params={"evaluation.targets": "(0.7, 0.975)"},
+        )
+        for rounds in reached
+    ]
+    assert tables.target_notes(found, "test") == [
+        "first round with 70 %: L1 Acc(L) 3.5 ± 0.7; G Acc(L) 9.0 (1 of 2)",
+        "first round with 97.5 %: never",
+    ]
+    assert tables.target_notes(found[:1], "test")[0] == "first round with 70 %: L1 Acc(L) 3; G Acc(L) 9"
+    half = SimpleNamespace(
+        final={"reached/test/L2/local/mean_70": 2.0},
+        metrics={"test/L2/local/mean": 0.8, "test/L2/local/worst": 0.2},
+        params={"evaluation.targets": "(0.7,)", "participation.share": "0.5"},
+    )
+    told = "first round with 70 %: L2 (of the round's cohort) Acc(L) 2, worst client never"
+    assert tables.target_notes([half], "test") == [told]
+    found[0].params["evaluation.targets"] = "()"
+    assert not tables.target_notes(found, "test")
 
 
 def test_numbers_as_people_read_them() -> None:

@@ -1,12 +1,14 @@
 """Scores, trials and leaderboards as rows of text: the same in a terminal and in a notebook."""
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pfl_ops.errors import count
-from pfl_ops.metrics import ENOUGH, ERROR, SAMPLES, STAGES, summands
+from pfl_ops.metrics import ENOUGH, ERROR, SAMPLES, STAGES, in_percent, summands
 from pfl_ops.statistics import mean_std
 from pfl_ops.units import difference_title, exact, heading, mebibytes, part_of, signed, unit_of, with_unit
 
@@ -34,6 +36,10 @@ class TableRows:
 class FinishedRun(Protocol):
     """The attributes of a run that a table of scores needs; `results.Result` is one."""
 
+    @property
+    def params(self) -> Mapping[str, str]: ...
+    @property
+    def metrics(self) -> Mapping[str, float]: ...
     @property
     def final(self) -> Mapping[str, float]: ...
     @property
@@ -76,8 +82,8 @@ def scores(results: Sequence[FinishedRun], split: str) -> TableRows:
 
 
 def score_notes(results: Sequence[FinishedRun], split: str) -> list[str]:
-    """Return notes on `scores`: the stages in the order in which they come, which clients are scored, and small test
-    sets."""
+    """Return notes on `scores`: the stages in the order in which they come, which clients are scored, small test sets,
+    and rounds to targets."""
     stages = _stages(results, split)
     told = [
         "; ".join(text for stage, text in STAGES_TOLD.items() if stage in stages) if stages != ["G"] else MODEL_TOLD
@@ -97,7 +103,47 @@ def score_notes(results: Sequence[FinishedRun], split: str) -> list[str]:
             f"n: a client's {what} samples; {_range(few)} of {scored}{' scored' * is_drawn} clients have fewer than "
             f"{ENOUGH}" + (f", {_range(none)} of them none and no score" if any(none) else "")
         )
-    return [line for line in told if line]
+    return [line for line in (*told, *target_notes(results, split)) if line]
+
+
+REACHED = {"Acc(L)": "local/mean", "Acc(G)": "global/mean", "worst client": "local/worst"}
+"""Values that targets are for."""
+NEVER = "never"
+
+
+def target_notes(results: Sequence[FinishedRun], split: str) -> list[str]:
+    """Return a line on each of `evaluation.targets`: the first scored round that has it, by stage; "never": none.
+
+    The mean ± standard deviation over the repetitions, or with " (3 of 5)" the mean over those that have reached it.
+    """
+    params, told = results[0].params, []
+    cohort = " (of the round's cohort)" if float(params.get("participation.share", 1)) < 1 else ""
+    for target in map(float, re.findall(r"[0-9][0-9.e-]*", params.get("evaluation.targets", ""))):
+        stages: dict[str, dict[str, str]] = {}
+        for stage, (name, value) in product(STAGES, REACHED.items()):
+            key = f"{split}/{stage}/{value}"
+            if any(key in result.metrics for result in results):
+                stages.setdefault(stage, {})[name] = _first_round(results, key, target)
+        each = (
+            f"{stage}{cohort if stage == 'L2' else ''} {', '.join(map(' '.join, rounds.items()))}"
+            for stage, rounds in stages.items()
+        )
+        is_reached = any(value != NEVER for rounds in stages.values() for value in rounds.values())
+        if stages:
+            told.append(f"first round with {in_percent(target)} %: {'; '.join(each) if is_reached else NEVER}")
+    return told
+
+
+def _first_round(results: Sequence[FinishedRun], key: str, target: float) -> str:
+    """Return "7", "6.3 ± 0.6", "6.5 (2 of 3)" or "never"."""
+    found = [result.final.get(f"reached/{key}_{in_percent(target)}", math.nan) for result in results]
+    mean, std = mean_std(found)
+    k = sum(map(math.isfinite, found))
+    if k == 0:
+        return NEVER
+    if len(found) == 1:
+        return f"{mean:.0f}"
+    return f"{mean:.1f}" + (f" ± {std:.1f}" if k == len(found) else part_of(k, len(found)))
 
 
 def _covered(results: Sequence[FinishedRun], sizes: "Sequence[pd.Series]", split: str) -> str:
