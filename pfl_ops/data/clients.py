@@ -211,6 +211,7 @@ def build_clients(
             *([LEAF_REMARK] if _is_as_leaf(scheme, dataset) else []),
             *filter(None, [copies_remark(dataset, split)]),
             *_remarks(dataset, scheme, given, owned, tests, len(pools[1])),
+            *filter(None, [_remark_on_unseen(dataset, table, pools[1], split)]),
         ),
     )
 
@@ -357,6 +358,20 @@ def _remarks_on_own(train: Arrays, owned: ByClient[np.ndarray], test: Arrays | N
                 "training samples"
             )
     return told
+
+
+def _remark_on_unseen(dataset: Dataset, table: np.ndarray, held: Pool, split: str) -> str:
+    """Return a line on test samples of classes that no client trains on; "": there are none.
+
+    Clients' own test data may have some. Characters of a text that do not occur are no mistake.
+    """
+    if split != "test" or dataset.overlap:
+        return ""
+    unseen = int((table.sum(axis=0) == 0)[held.y.numpy()].sum())
+    told = (
+        f"{unseen:,} of {len(held):,} test samples have classes without training samples; as clients' own they are kept"
+    )
+    return f"{told}, and a model is right on them by chance alone" if unseen else ""
 
 
 def _given(scheme: Scheme, dataset: Dataset) -> Recorded | None:

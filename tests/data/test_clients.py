@@ -127,6 +127,21 @@ def test_a_test_class_that_nobody_trains_on_is_left_out(npz: Write) -> None:
     assert clients.remarks[1:] == ("10 of 40 test samples have classes without training samples; left out",)
 
 
+def test_unseen_classes_in_own_test_data_are_a_remark(npz: Write) -> None:
+    """Ten of 40 test samples have class 9, nobody trains on it, and they stay with their clients; 10 more if the client
+    that has class 0 alone is not drawn."""
+    users = {"client_train": np.repeat([0, 1, 2], 40), "client_test": np.arange(40) % 3}
+    labels = {"y_train": np.repeat([0, 1, 2], 40), "y_test": np.repeat([0, 1, 2, 9], 10)}
+    data = load(DataSection(name=str(npz(**users, **labels)), train_size=None))
+    clients = build(data, "natural")
+    told = "have classes without training samples; as clients' own they are kept, and a model is right on them by"
+    assert len(clients.held) == 40 and clients.remarks[-1] == f"10 of 40 test samples {told} chance alone"
+    assert build(data.sealed(), "natural", split="validation").remarks[1:] == ()
+    drawn = build(data, "natural", clients=2)
+    left = int((drawn.table.sum(axis=0) == 0)[drawn.held.y.numpy()].sum())
+    assert left > 10 * len(drawn.held) // 40 and drawn.remarks[-1].startswith(f"{left} of {len(drawn.held)} test")
+
+
 def test_numbers_of_own_clients_that_change_are_a_remark(npz: Write) -> None:
     """Clients 5, 9, 11 become 0, 1, 2; client 12 has 10 test samples alone. Numbers 0, 1, 2 need no word."""
     users, tests = np.repeat([5, 9, 11], 40), np.repeat([9, 5, 11, 12], 10)
