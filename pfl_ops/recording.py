@@ -204,7 +204,8 @@ def keep(experiment: Experiment, simulation: "Simulation", tracked: "Run") -> No
     tracked.figure(figures.partition(clients.table, title=experiment.label), "partition")
     tracked.figure(figures.curves(_accuracies(simulation)), "accuracy")
     if by_stage := _by_stage(simulation.client_table):
-        tracked.figure(figures.clients(by_stage), "clients")
+        data = "test" if experiment.evaluation.split == "test" else "validation"
+        tracked.figure(figures.clients(by_stage, ylabel=f"{data} accuracy, own data"), "clients")
     with scratch() as folder:
         tracked.artifact(write_partition(folder / "partition", clients.recorded), move=True)
         for path in models(simulation, folder):

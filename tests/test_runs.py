@@ -316,6 +316,15 @@ def test_its_figures(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPat
         assert file.read_bytes()[:4] == b"\x89PNG"
 
 
+def test_picture_of_clients_says_what_is_drawn(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Local accuracies, of validation data if the run is scored on these: the page of a run has the picture alone."""
+    said = []
+    monkeypatch.setattr(figures, "clients", lambda *_, **how: said.append(how["ylabel"]) or Figure((1, 1)))
+    go(store, experiment(seed=61))
+    go(store, experiment(seed=61, **{"evaluation.split": "validation"}))
+    assert said == ["test accuracy, own data", "validation accuracy, own data"]
+
+
 def test_run_without_scored_rounds_is_finished(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """`centralized` has G alone: with `evaluation.stages=L1` only the full evaluation after the last round has a score,
     which the picture then shows."""
