@@ -155,11 +155,13 @@ class Comparison:
         return write_named(file, to_csv(self.runs))
 
     def to_latex(self, file: Path | str) -> Path:
-        """Write the tables of results, one a group, for booktabs."""
-        from pfl_ops.reports.compared import reading, results
+        """Write the tables of results, and those of rounds and costs, one each a group, for booktabs."""
+        from pfl_ops.reports.compared import COST_READING, costs, reading, results, warning
         from pfl_ops.reports.latex import to_latex
 
-        return write_named(file, "\n".join(to_latex(results(self, group, reading(self))) for group in self.groups))
+        tables = [results(self, group, (*warning(group), *reading(self))) for group in self.groups]
+        tables += [costs(self, group, COST_READING) for group in self.groups]
+        return write_named(file, "\n".join(map(to_latex, tables)))
 
 
 @checked
@@ -414,6 +416,9 @@ def _checked(metric: str | None, runs: Sequence[Result], at: At) -> str | None:
         return metric
     if at == "best" and any(run.value(metric) is not None for run in runs):
         raise PflOpsError(f"{echo(metric)} has no value at the best round, which has scores alone; --at final has one")
+    if at == "final" and any(run.key(metric) in run.metrics for run in runs):
+        best = "; --at best has one" if any(run.value(metric, "best") is not None for run in runs) else ""
+        raise PflOpsError(f"{echo(metric)} has no value in the full evaluation after the last round{best}")
     tracked = {key.removeprefix("final/") for run in runs for key in run.metrics}
     full = sorted(key for key in tracked if not key.startswith(("best/", "reached/", "pfl_ops/")))
     short = {key.split("/", i)[-1] for key in full if key.startswith(("val/", "test/")) for i in (1, 2)}

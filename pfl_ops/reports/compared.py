@@ -183,8 +183,17 @@ def _moments(name: str, values: Mapping[int, float]) -> dict[str, float | None]:
 # -- tables of the report ----------------------------------------------------------------------------------------------
 
 
+COST_READING = (
+    "Best round: by Acc(L)+Acc(G), as scored during the run, on the subset that the curves are of. It may be below the "
+    "last round, which may stand on other samples.",
+    "MiB: sent by all clients, and received by all, over all rounds. Seconds: training, on a machine with its other "
+    "load.",
+)
+"""Notes that hold for the table of rounds and costs of every group."""
+
+
 def reading(c: Comparison) -> tuple[str, ...]:
-    """Return the notes that hold for the tables of every group."""
+    """Return the notes that hold for the table of results of every group."""
     at_round = "the last round" if c.at == "final" else "each run's best round"
     return (
         f"Mean ± sample standard deviation over n repetitions, at {at_round}; (3 of 5): over the 3 that have a value. "
@@ -201,10 +210,6 @@ def reading(c: Comparison) -> tuple[str, ...]:
         "is the highest, or the lowest: of the means over all seeds that each line has; tied if another line has the "
         "same mean. The highest means of a column, "
         "as shown, are marked, whatever the test says.",
-        "Best round: by Acc(L)+Acc(G), as scored during the run, on the subset that the curves are of. It may be "
-        "below the last round, which may stand on other samples.",
-        "MiB: sent by all clients, and received by all, over all rounds. Seconds: training, on a machine with its "
-        "other load.",
     )
 
 
@@ -254,7 +259,7 @@ def stages(c: Comparison, group: Group) -> Table:
     return Table(_name(c, group, "stages"), f"{group.title}: accuracy in every stage.", head, tuple(rows))
 
 
-def costs(c: Comparison, group: Group) -> Table:
+def costs(c: Comparison, group: Group, notes: tuple[str, ...] = ()) -> Table:
     """Return rounds and costs."""
     others = other_rounds(c, group)
     target = [] if c.target is None else [target_title(c.target_metric, c.target)]
@@ -274,8 +279,9 @@ def costs(c: Comparison, group: Group) -> Table:
         entries.append(TableCell(spread(seconds, 1), mean_std(seconds.values())[0] if seconds else None))
         rows.append(Row(tuple(entries)))
     heads = tuple(map(Head, ("setting", *others, *target, *TRAFFIC, SECONDS)))
-    notes = tuple(map(sentence, best_notes(c, group))) if c.at == "final" else ()
-    return Table(_name(c, group, "costs"), f"{group.title}: rounds and cost.", (heads,), tuple(rows), notes)
+    of_group = tuple(map(sentence, best_notes(c, group))) if c.at == "final" else ()
+    caption = f"{group.title}: rounds and cost."
+    return Table(_name(c, group, "costs"), caption, (heads,), tuple(rows), (*notes, *of_group))
 
 
 def run_table(c: Comparison) -> Table:
@@ -361,7 +367,7 @@ def document(c: Comparison) -> Document:
     told = tuple(map(sentence, c.remarks))
     if told:
         first.append(Text(told[0], "note") if len(told) == 1 else Text(f"{len(told)} remarks", "note", told))
-    first.append(Text("How to read the tables", "note", reading(c)))
+    first.append(Text("How to read the tables", "note", (*reading(c), *COST_READING)))
     sections = [PageSection("", tuple(first))]
     sections += [PageSection(group.title, _blocks(c, group)) for group in c.groups]
     sections.append(PageSection("Runs", (run_table(c),), folded=True))
@@ -386,10 +392,14 @@ def folded(complaints: tuple[str, ...]) -> str:
     return "; ".join(line.partition(": ")[0] for line in complaints)
 
 
+def warning(group: Group) -> tuple[str, ...]:
+    """Return the line above an unfair comparison; (): it is fair."""
+    return (f"Not a fair comparison: {folded(group.complaints)}.",) if group.complaints else ()
+
+
 def _blocks(c: Comparison, group: Group) -> tuple[PageBlock, ...]:
     blocks: list[PageBlock] = []
-    if group.complaints:
-        blocks.append(Text(f"Not a fair comparison: {folded(group.complaints)}.", "warning", group.complaints))
+    blocks += [Text(line, "warning", group.complaints) for line in warning(group)]
     blocks += [results(c, group), *pictures(c, group, lambda what: _name(c, group, what))]
     blocks += [stages(c, group)] if any(len(line.stages) > 1 for line in group.lines) else []
     blocks.append(costs(c, group))

@@ -28,7 +28,7 @@ from pfl_ops.reports import compared_cards
 from pfl_ops.reports import labels as labels_module
 from pfl_ops.reports import numbers as numbers_module
 from pfl_ops.reports.compare import Comparison, Group, compare
-from pfl_ops.reports.compared import ahead, costs, document, highest, reading, results, text_of
+from pfl_ops.reports.compared import ahead, costs, document, folded, highest, reading, results, text_of
 from pfl_ops.reports.compared_notes import OPTIMISTIC, best_notes, p_notes, scored_notes
 from pfl_ops.reports.document import Document, Picture, Table, Text
 from pfl_ops.reports.fairness import BEST_ROUNDS
@@ -986,6 +986,28 @@ def test_a_note_on_samples_stands_at_its_group_alone(made: Any, shelf: Any, tmp_
     assert [bool(scored_notes(group)) for group in found.groups] == [True, False]
     digits, kmnist = found.to_latex(tmp_path / "t.tex").read_text().split(r"\end{table}")[:2]
     assert "from 50 of the samples" in digits and "of the samples" not in kmnist
+
+
+def test_latex_has_all_columns_and_says_what_is_unfair(made: Any, shelf: Any, tmp_path: Path) -> None:
+    """Terminal and page have rounds to a target, costs and the warning; the LaTeX table ended with p."""
+    runs = [made("fliu", 0, 0.6), made("fedavg", 0, 0.5, **{"training.rounds": 7})]
+    found = go(shelf(runs), target=0.5)
+    tables = found.to_latex(tmp_path / "t.tex").read_text().split(r"\end{table}")[:-1]
+    assert len(tables) == 2 and "rounds to Acc(L)" in tables[1] and "received MiB" in tables[1]
+    assert f"Not a fair comparison: {folded(found.complaints)}." in tables[0]
+    assert "MiB: sent by all" in tables[1] and "MiB: sent by all" not in tables[0]
+
+
+def test_metric_of_the_curves_alone_is_said_to_be_so(made: Any, shelf: Any) -> None:
+    """The curves stand on a subset, with an error, and the last evaluation on all samples, without one. The line said
+    "did you mean 'global/se'?"."""
+    runs = [made("fliu", 0, 0.6)]
+    runs[0] = replace(runs[0], metrics={**runs[0].metrics, "test/L1/global/se": 0.01})
+    with pytest.raises(PflOpsError, match=r"^global/se has no value in the full evaluation after the last round$"):
+        go(shelf(runs), metric="global/se")
+    runs[0].metrics["best/test/L1/global/se"] = 0.01
+    with pytest.raises(PflOpsError, match=r"last round; --at best has one$"):
+        go(shelf(runs), metric="global/se")
 
 
 def test_clients_behind_l2_with_absent_last_are_told(made: Any, shelf: Any) -> None:
