@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import TYPE_CHECKING, Any, Protocol
@@ -106,6 +106,7 @@ def score_notes(results: Sequence[FinishedRun], split: str) -> list[str]:
     return [line for line in (*told, *target_notes(results, split)) if line]
 
 
+LOSS = "train/loss"
 REACHED = {"Acc(L)": "local/mean", "Acc(G)": "global/mean", "worst client": "local/worst"}
 """Values that targets are for."""
 NEVER = "never"
@@ -190,6 +191,20 @@ def sampling_notes(finals: Sequence[Mapping[str, float]], what: str) -> list[str
     numbers = " to ".join(f"{number:,.0f}" for number in sorted({min(samples), max(samples)}))
     error = f", standard error {'up to ' * (len(errors) > 1)}{100 * max(errors):.1f} points" if errors else ""
     return [f"{what}: from {numbers} of the samples, one set for all models{error} (all: evaluation.final=all)"]
+
+
+def loss_notes(metric: str, methods: Collection[str]) -> list[str]:
+    """Return the line on several methods that are ordered by their training losses; []: they are not.
+
+    >>> loss_notes("train/loss", ["fedrep", "fedavg"])[0][:49]
+    "train/loss is that of each method's main training"
+    """
+    if metric != LOSS or len(set(methods)) < 2:
+        return []
+    return [
+        f"{LOSS} is that of each method's main training (of fedrep the heads', of ditto the global model's), so it may "
+        "be of other models"
+    ]
 
 
 def _stages(results: Sequence[FinishedRun], split: str) -> list[str]:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from pfl_ops import metrics
 from pfl_ops.comparison import Line
-from pfl_ops.display.tables import covered, sampling_notes
+from pfl_ops.display.tables import covered, loss_notes, sampling_notes
 from pfl_ops.errors import count
 from pfl_ops.reports.compare import Comparison, Group
 from pfl_ops.reports.fairness import ABSENT, clients_at_l2, other_best_of, scored_cohort, some_labels
@@ -44,11 +44,12 @@ def _at_best_cohort(line: Line, metric: str) -> bool:
 
 
 def scored_notes(group: Group) -> tuple[str, ...]:
-    """Return a line each on scores of the last round that stand on a part of the samples, or of the clients.
+    """Return a line each on scores of the last round that stand on a part of the samples, or of the clients, and on
+    training losses of several methods.
 
     Lines are named if it is not true of all of them.
     """
-    found = []
+    found = loss_notes(group.metric, [line.runs[0].method for line in group.lines])
     sampled = [line for line in group.lines if any(run.final_samples is not None for run in line.runs)]
     found += sampling_notes(
         [run.metrics for line in sampled for run in line.runs], f"Acc(G) of the last round{_of(sampled, group)}"

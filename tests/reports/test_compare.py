@@ -283,7 +283,12 @@ def test_neutral_metric_has_no_best_line_order_or_p(made: Any, shelf: Any, metri
 def test_smaller_is_better_where_it_is(made: Any, shelf: Any) -> None:
     runs = [made("fliu", 0), made("fedavg", 0)]
     runs[0].metrics["train/loss"], runs[1].metrics["train/loss"] = 2.0, 1.0
-    assert [line.label for line in go(shelf(runs), metric="train/loss").lines] == ["fedavg", "fliu"]
+    found = go(shelf(runs), metric="train/loss")
+    assert [line.label for line in found.lines] == ["fedavg", "fliu"]
+    (told,) = scored_notes(found.groups[0])
+    assert told.startswith("train/loss is that of each method's main training")
+    assert not scored_notes(go(shelf(runs), metric="acc").groups[0])
+    assert not scored_notes(go(shelf(runs[:1]), metric="train/loss").groups[0])
 
 
 def test_bytes_and_seconds_are_compared_by_their_sums(made: Any, shelf: Any) -> None:
