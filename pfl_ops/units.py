@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from pfl_ops.errors import format_bytes
 from pfl_ops.metrics import STATISTICS, WORST_OF_LARGE, summands
 
 MIB = 2**20  # bytes
@@ -61,12 +62,12 @@ def part_of(k: int, n: int) -> str:
 
 
 def mebibytes(number: float) -> str:
-    """Return a number of bytes in MiB.
+    """Return a number of bytes in MiB; one that would be shown as 0.0 MiB in bytes or KiB.
 
-    >>> mebibytes(2**20 * 1234.5)
-    '1,234.5 MiB'
+    >>> mebibytes(2**20 * 1234.5), mebibytes(4_800), mebibytes(0)
+    ('1,234.5 MiB', '4.69 KiB', '0.0 MiB')
     """
-    return f"{number / MIB:,.1f} MiB"
+    return format_bytes(round(number)) if 0 < number < 0.05 * MIB else f"{number / MIB:,.1f} MiB"
 
 
 def difference_title(metric: str) -> str:

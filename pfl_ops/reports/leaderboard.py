@@ -24,7 +24,7 @@ from pfl_ops.reports.document import (
 )
 from pfl_ops.reports.numbers import chance, difference_title, signed
 from pfl_ops.reports.rows import finite, score, table_of
-from pfl_ops.units import MIB, PERCENT, unit_of
+from pfl_ops.units import PERCENT, mebibytes, unit_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -169,7 +169,7 @@ def _spent(table: pd.DataFrame) -> Table:
             TableCell(f"{row['search_samples']:,}", float(row["search_samples"])),
             TableCell(f"{row['search_seconds']:,.0f} s", row["search_seconds"]),
             TableCell(_or_dash(row["test_seconds"], "{:,.0f} s"), finite(row["test_seconds"])),
-            TableCell(_or_dash(row["sent_bytes"] / MIB, "{:,.1f} MiB"), finite(row["sent_bytes"])),
+            TableCell(_sent(row["sent_bytes"]), finite(row["sent_bytes"])),
             row["openings"],
         )
         for row in table.to_dict("records")
@@ -236,6 +236,10 @@ def _best_so_far(traces: pd.DataFrame) -> dict[str, tuple[np.ndarray, np.ndarray
 
 def _chance(p: float) -> TableCell:
     return TableCell(chance(finite(p)), finite(p), mark="bad" if p < LEVEL else "")
+
+
+def _sent(number: float) -> str:
+    return mebibytes(number) if math.isfinite(number) else "–"
 
 
 def _or_dash(value: float, form: str) -> str:

@@ -301,7 +301,7 @@ def test_methods_are_ranked_within_the_smallest_budget_that_all_spent():
     assert shown.heads[1:] == (
         "equal trials: 2",
         "equal samples: 350",
-        "equal sent bytes: 0.0 MiB",
+        "equal sent bytes: 10 bytes",
         "equal seconds: 3.5 s",
     )
     assert shown.rows[1] == (
