@@ -17,7 +17,7 @@ FUNCTIONS = [run, tune, benchmark, compare]
 @pytest.mark.parametrize(
     ("method", "name", "message"),
     [
-        ("fliu", "datset", "no setting named 'datset'. Did you mean 'dataset'? (pfl-ops show fliu)"),
+        ("fliu", "datset", "no setting named 'datset'. Did you mean 'dataset'? (pfl-ops list settings)"),
         ("fliu", "round", "Did you mean 'rounds'?"),
         ("pfedme", "beta", "Did you mean 'algorithm.beta', as **{'algorithm.beta': ...}?"),
         ("pfedme", "betta", "Did you mean 'algorithm.beta'"),

@@ -243,12 +243,15 @@ ERRORS = {
     "run fliu --partition non-iid": "no partition named 'non-iid'. Label skew: path, pat, shards, sorted_shards, ls, ",
     "run fliu --set gamma.kind=fixed": "no setting named 'gamma'. Did you mean 'algorithm.gamma.kind'? (pfl-ops show",
     "run fedprox --set mu=0.1": "no setting named 'mu'. Did you mean 'algorithm.mu'? (pfl-ops show fedprox)",
+    "run fliu --set training.momentm=1": "Did you mean 'training.momentum'? (pfl-ops list settings)",
+    "run fliu --model mlp --set model.hiden=9": "Did you mean 'model.hidden'? (pfl-ops show mlp)",
     "run fliu --set training.gamma=1": "no setting named 'training.gamma'. Did you mean 'algorithm.gamma'?",
     "run fliu --global_rounds 3": "no such option: --global_rounds. Did you mean '--rounds'? (pfl-ops run --help)",
     "run fliu --seeds 3": "no such option: --seeds. Did you mean '--repetitions'?",
     "run fliu --data mnist": "no such option: --data. Did you mean '--dataset'?",
     "run fliu --gpu": "no such option: --gpu. Did you mean '--device cuda'?",
     "run ditto --lam 0.5": "no such option: --lam. A setting without a flag: --set PATH=VALUE (pfl-ops run --help)",
+    "run fedavg --weight_decay 0.1": "A setting without a flag: --set training.weight_decay=VALUE (pfl-ops run --help)",
     "run --algorithm fliu": "no such option: --algorithm. The method has no flag: pfl-ops run fedavg (pfl-ops run",
     "tune fliu --sampler random": "no such option: --sampler. Trials are proposed by Optuna's TPE, and no other",
     "run fliu -lr 0.1": "no such option: -l. A flag has two dashes (pfl-ops run --help)",
@@ -310,6 +313,17 @@ def test_list_spaces_names_their_files() -> None:
     assert "fliu.yaml" in cli("list", "spaces").stdout
 
 
+def test_list_settings_has_every_setting_of_every_method() -> None:
+    text = cli("list", "settings").stdout
+    listed = {line.split()[0] for line in text.splitlines() if line[:1].isalpha()}
+    kinds = ({}, {"participation.kind": "dirichlet"}, {"participation.kind": "stragglers"})
+    own = ("algorithm.", "model.hidden", "partition.alpha", "partition.min_size", "partition.stratified")
+    paths = {path for kind in kinds for path in Experiment.of("fedavg", participation=0.5, **kind).paths()}
+    assert {path for path in paths if not path.startswith(own)} <= listed
+    size = next(line for line in text.splitlines() if line.startswith("data.train_size"))
+    assert "12000" in size and "an integer in [1, 1,000,000,000] or none" in size
+
+
 def test_show_a_method() -> None:
     text = cli("show", "fliu").stdout
     for part in ("Source:", "θ_k ← γ_k θ_k + (1 − γ_k) Θ", "State: central [P]"):  # its docstring, brackets and all
@@ -327,6 +341,8 @@ def test_show_a_method() -> None:
         ("digits", "8 x 8 x 1"),
         ("paper", "training.rounds=100"),
         ("cross_entropy", "log softmax"),
+        ("momentum", "SGD's momentum"),
+        ("participation", "stragglers"),
     ],
 )
 def test_show_other_things(name: str, part: str) -> None:

@@ -275,13 +275,13 @@ def test_a_recorded_partition_by_one_word(tiny: Experiment) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"training.lrr": 1}, "no setting named 'training.lrr'. Did you mean 'training.lr'? (pfl-ops show exp_tiny)"),
-        ({"lr": 1}, "no setting named 'lr'. Did you mean 'training.lr'? (pfl-ops show exp_tiny)"),
+        ({"training.lrr": 1}, "no setting named 'training.lrr'. Did you mean 'training.lr'? (pfl-ops list settings)"),
+        ({"lr": 1}, "no setting named 'lr'. Did you mean 'training.lr'? (pfl-ops list settings)"),
         ({"algorithm.gama.kind": 1}, "no setting named 'algorithm.gama'. Did you mean 'algorithm.gamma.kind'? "
                                      "(pfl-ops show exp_tiny)"),
         ({"training.xyzzy": 1}, "no setting named 'training.xyzzy'. training has: rounds, local_epochs, local_steps, "
                                 "batch_size, optimiser, lr, lr_decay, momentum, weight_decay, precision, loss. "
-                                "(pfl-ops show exp_tiny)"),
+                                "(pfl-ops list settings)"),
         ({"partition.s": 2}, "partition 'lsqs' has no s; partition.kind zipf has it"),
         ({"participation.gamma": 2}, "participation 'uniform' has no gamma; participation.kind dirichlet has it"),
         ({"algorithm.gamma.low": 0.1}, "algorithm.gamma 'held' has no low; algorithm.gamma.kind between has it"),

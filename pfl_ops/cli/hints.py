@@ -39,6 +39,8 @@ def flag_hint(command: str, wrong: str, flags: Collection[str]) -> str:
     "Did you mean '--rounds'?"
     >>> flag_hint("run", "--lam", ["--lr", "--set"])
     'A setting without a flag: --set PATH=VALUE'
+    >>> flag_hint("run", "--momentum", ["--lr", "--set"])
+    'A setting without a flag: --set training.momentum=VALUE'
     """
     if not wrong.startswith("--"):
         return "A flag has two dashes"
@@ -52,4 +54,9 @@ def flag_hint(command: str, wrong: str, flags: Collection[str]) -> str:
     close = [bare[found] for found in difflib.get_close_matches(name, bare, n=1)]
     for meant in [flag for flag in same if flag.split()[0] in flags] or close:
         return f"Did you mean '{meant}'?"
-    return "A setting without a flag: --set PATH=VALUE" if "--set" in flags else ""
+    if "--set" not in flags:
+        return ""
+    from pfl_ops.cli.settings_table import settings_rows
+
+    paths = [row.path for row in settings_rows(name.replace("-", "_"))]
+    return f"A setting without a flag: --set {paths[0] if len(paths) == 1 else 'PATH'}=VALUE"

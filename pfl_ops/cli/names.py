@@ -16,7 +16,7 @@ REGISTRIES = {
     "partitions": "pfl_ops.data.partition:PARTITIONS",
 }
 """Kinds with a registry -> its module and name."""
-KINDS = ("algorithms", "datasets", "models", "partitions", "losses", "spaces", "presets")
+KINDS = ("algorithms", "datasets", "models", "partitions", "losses", "spaces", "presets", "settings")
 
 
 def known(kind: str) -> list[str]:
@@ -33,6 +33,10 @@ def known(kind: str) -> list[str]:
         from pfl_ops.config.presets import presets
 
         return list(presets())
+    if kind == "settings":
+        from pfl_ops.cli.settings_table import names as names_of_settings
+
+        return names_of_settings()
     return registry_of(kind).names()
 
 

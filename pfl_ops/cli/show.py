@@ -26,6 +26,9 @@ def show_list(kind: str) -> None:
     """Print the names of one kind of thing, each with a line on what it is."""
     if kind not in KINDS:
         raise unknown("kind of thing", kind, KINDS)
+    if kind == "settings":
+        _show_settings()
+        return
     names = known(kind)
     width = max((len(name) for name in names), default=0)
     for name in names:
@@ -103,6 +106,9 @@ def show_name(name: str) -> None:
             _show_space(name)
         elif kind == "presets":
             _show_preset(name)
+        elif kind == "settings":
+            _heading(name, "settings")
+            _show_settings(name)
     if "algorithms" in found and "spaces" not in found:
         _show_space(name)
 
@@ -124,7 +130,7 @@ def _show_section(kind: str, name: str) -> None:
         ("Required", getattr(section, "requires", {})),
     ):
         if values:
-            say(out(), f"{title}: " + ", ".join(f"{path}={_value(value)}" for path, value in values.items()))
+            say(out(), f"{title}: " + ", ".join(f"{path}={value_text(value)}" for path, value in values.items()))
     if ignored := getattr(section, "ignores", ()):
         say(out(), f"Without effect: {', '.join(ignored)}")
     if ignored := getattr(section, "ignores_with_all", ()):
@@ -137,7 +143,7 @@ class ShownRow(NamedTuple):
     path: str
     symbol: str
     default: str
-    allowed: "AllowedValues"
+    allowed: "AllowedValues | str"
     when: str
     meaning: str
 
@@ -163,7 +169,8 @@ def rows_of(
         if name in skip or path in ("model.name", "partition.kind"):
             continue
         if inside is None:
-            shown = "needed" if default is PydanticUndefined else _value(default)
+            shown = value_text(list(default) if isinstance(default, tuple) else default)
+            shown = "needed" if default is PydanticUndefined else shown
             yield ShownRow(path, info.title or "", shown, AllowedValues.of(info), when, info.description or "")
         elif isinstance(inside, Kinds):
             kinds = AllowedValues("choice", choices=tuple(inside.names()))
@@ -192,11 +199,22 @@ def _settings_table(rows: list[ShownRow]) -> Table:
     return table
 
 
-def _value(value: Any) -> str:
+def _show_settings(name: str = "") -> None:
+    """Print the settings of every experiment, or those that `name` names."""
+    from pfl_ops.cli.settings_table import settings_rows
+
+    out().print(_settings_table(settings_rows(name)))
+    if not name:
+        say(out(), "To change one: --set PATH=VALUE, or a file (--config). Further settings of a method, network or")
+        say(out(), "partition, and the defaults that a method recommends: pfl-ops show NAME")
+
+
+def value_text(value: Any) -> str:
+    """Return a setting's value as tables show it; `...`: any value but none."""
     if value is ...:
         return "(set)"
     if isinstance(value, tuple):
-        return "|".join(map(_value, value)) or "[]"
+        return "|".join(map(value_text, value)) or "[]"
     return exact(value)
 
 
@@ -214,8 +232,8 @@ def space_table(space: "Space") -> Table:
     for title in ("setting", "range", "when"):
         table.add_column(title, overflow="fold")
     for p in space.parameters:
-        values = ", ".join(map(_value, p.choices)) if p.kind == "choice" else str(replace(p, when=()))
-        conditions = "; ".join(f"{key} is {' or '.join(map(_value, allowed))}" for key, allowed in p.when)
+        values = ", ".join(map(value_text, p.choices)) if p.kind == "choice" else str(replace(p, when=()))
+        conditions = "; ".join(f"{key} is {' or '.join(map(value_text, allowed))}" for key, allowed in p.when)
         table.add_row(*map(Text, (p.key, values, conditions)))
     return table
 
@@ -226,4 +244,4 @@ def _show_preset(name: str) -> None:
     _heading(name, "preset")
     say(out(), presets()[name])
     for path, value in preset(name, {}).items():
-        say(out(), f"  {path}={_value(value)}")
+        say(out(), f"  {path}={value_text(value)}")

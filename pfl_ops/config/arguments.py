@@ -7,6 +7,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from pfl_ops.algorithms import ALGORITHMS
 from pfl_ops.config.fields import kinds_with
+from pfl_ops.config.paths import LIST_SETTINGS
 from pfl_ops.errors import PflOpsError, did_you_mean, echo, nearest
 
 P = ParamSpec("P")
@@ -96,7 +97,10 @@ def unknown_setting(algorithm: str, name: str, short: Mapping[str, Any], paths: 
         return ArgumentError(f"{start} {algorithm} has no {name}; {', '.join(owners)} {have} it{see}")
     close = name if name in found else nearest(name, found)
     if close is None:
-        return ArgumentError(f"{start} Short names: {', '.join(short)}; all others are paths{see}")
+        return ArgumentError(
+            f"{start} Short names: {', '.join(short)}; all others are paths ({LIST_SETTINGS}, pfl-ops show {algorithm})"
+        )
     path = found[close]
+    see = see if path.startswith("algorithm.") else f" ({LIST_SETTINGS})"
     form = f", as **{{'{path}': ...}}" if "." in path else ""
     return ArgumentError(f"{start} Did you mean '{path}'{form}?{see}")

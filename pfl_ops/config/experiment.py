@@ -134,9 +134,9 @@ class Experiment(Section):
         >>> experiment = Experiment.of("pfedme", dataset="mnist", rounds=5, **{"algorithm.beta": 0.5})
         >>> experiment.training.rounds, experiment.algorithm.beta
         (5, 0.5)
-        >>> Experiment.of("pfedme", datset="mnist")
+        >>> Experiment.of("pfedme", rouns=3)
         Traceback (most recent call last):
-        pfl_ops.config.arguments.ArgumentError: no setting named 'datset'. Did you mean 'dataset'? (pfl-ops show pfedme)
+        pfl_ops.config.arguments.ArgumentError: no setting named 'rouns'. Did you mean 'rounds'? (pfl-ops list settings)
         """
         known = FLAGS.keys() | cls.model_fields.keys()
         for name in flags:

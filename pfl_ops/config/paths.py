@@ -14,6 +14,9 @@ from pfl_ops.config.fields import AllowedValues, Kinds, Tree, kinds_with, node, 
 from pfl_ops.errors import LONGEST_NAME, PflOpsError, echo, nearest
 from pfl_ops.section import Section
 
+LIST_SETTINGS = "pfl-ops list settings"
+"""The command that lists the settings that every experiment has."""
+
 
 def nest(*changes: Mapping[str, Any]) -> Tree:
     """{"a.b": 1, "a": {"c": 2}} -> {"a": {"b": 1, "c": 2}}; a path given twice with two values is an error."""
@@ -135,7 +138,20 @@ def _absent(
     hint = (
         f" Did you mean '{close}'?" if close else f" {prefix or 'An experiment'} has: {', '.join(here.model_fields)}."
     )
-    return PflOpsError(f"no setting named '{path}'.{hint}" + (f" ({place.see})" if place.see else ""))
+    see = _see(place, close or path)
+    return PflOpsError(f"no setting named '{path}'.{hint}" + (f" ({see})" if see else ""))
+
+
+def _see(place: _Place, path: str) -> str:
+    """The command that lists a path: the method's `show`, that of a network or partition, or the list of the others."""
+    section = path.partition(".")[0]
+    if not place.see or section == "algorithm" or section not in place.root.model_fields:
+        return place.see
+    info = node(place.root.model_fields[section])
+    if section in ("model", "partition") and isinstance(info, Kinds):
+        tag = place.tree.get(section, {}).get(info.tag)
+        return f"pfl-ops show {echo(tag)}" if tag else f"pfl-ops list {section}s"
+    return LIST_SETTINGS
 
 
 def _paths(here: Kinds | type[Section] | None, tree: Mapping[str, Any], prefix: str = "") -> Iterator[str]:

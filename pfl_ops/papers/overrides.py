@@ -81,7 +81,7 @@ def check_changes(suites: Collection[Suite], changes: Changes) -> None:
     there = dict.fromkeys(path for suite, cell in cells for path in suite.experiment(cell).paths())
     for path in changes:
         if path not in used and cells:
-            raise unknown("setting of these cells", path, there, see="pfl-ops show METHOD")
+            raise unknown("setting of these cells", path, there, see="pfl-ops list settings, pfl-ops show METHOD")
 
 
 def _check_apart(suite: Suite, changes: Changes) -> None:
