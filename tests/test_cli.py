@@ -146,6 +146,17 @@ def test_a_flag_sets_the_field_whose_default_it_shows(flag: Any) -> None:
         assert flag.default == ("none" if default is None else str(default))
 
 
+@pytest.mark.parametrize(
+    "flag",
+    [flag for flag in (*EXPERIMENT, *EXECUTION) if flag.names is not None],
+    ids=lambda f: f.name,
+)
+def test_help_names_the_values_of_a_flag_with_few(flag: Any) -> None:
+    values = list(flag.names())
+    if len(values) <= 4:
+        assert all(value in f"{flag.metavar} {flag.help} {flag.default}" for value in values)
+
+
 def test_execution_flags_show_their_defaults() -> None:
     assert {flag.path for flag in EXECUTION} == set(Execution.model_fields)
     for flag in EXECUTION:

@@ -62,7 +62,7 @@ EXPERIMENT = (
     Flag("local-epochs", "training.local_epochs", "INT", "1", "Passes over a client's data a round."),
     Flag("local-steps", "training.local_steps", "INT", "none", "Minibatch steps a round, instead of epochs."),
     Flag("batch-size", "training.batch_size", "INT|none", "50", "Samples a step; none: all of a client's."),
-    Flag("optimiser", "training.optimiser", "NAME", "sgd", "Local optimiser.", lambda: ("sgd", "adam")),
+    Flag("optimiser", "training.optimiser", "sgd|adam", "sgd", "Local optimiser.", lambda: ("sgd", "adam")),
     Flag("lr", "training.lr", "FLOAT", "0.05", "Local learning rate."),
     Flag("participation", "participation.share", "FLOAT", "1.0", "Share of the clients in a round."),
     Flag(
@@ -70,7 +70,7 @@ EXPERIMENT = (
         "training.precision",
         "NAME",
         "float32",
-        "Number format of training; changes results.",
+        "Number format of training: float32, tf32, bfloat16 or float64; changes results.",
         lambda: ("float32", "tf32", "bfloat16", "float64"),
     ),
     Flag("seed", "seed", "INT", "0", "Seed of the first repetition."),
@@ -79,8 +79,15 @@ EXPERIMENT = (
 """Paths of the experiment. A method may recommend other defaults: `pfl-ops show NAME`."""
 
 EXECUTION = (
-    Flag("device", "device", "NAME", "auto", "Where it computes.", lambda: ("auto", "cpu", "cuda")),
-    Flag("way", "way", "NAME", "auto", "One client at a time, or stacked.", lambda: ("auto", "loop", "vmap")),
+    Flag("device", "device", "auto|cpu|cuda", "auto", "Where it computes.", lambda: ("auto", "cpu", "cuda")),
+    Flag(
+        "way",
+        "way",
+        "auto|loop|vmap",
+        "auto",
+        "One client at a time, or stacked; auto: the fastest when timed.",
+        lambda: ("auto", "loop", "vmap"),
+    ),
     Flag("chunk", "chunk", "INT", "timed", "Clients stacked at once (vmap)."),
     Flag("workers", "workers", "INT", "timed", "Processes of one thread that share a cohort (CPU)."),
     Flag("threads", "threads", "INT", "all allowed", "CPU threads."),
@@ -89,10 +96,17 @@ EXECUTION = (
         "kernels",
         "NAME",
         "auto",
-        "PyTorch's, or those of `pfl-ops compile`.",
+        "torch, or compiled (pfl-ops compile); auto: compiled where built and faster.",
         lambda: ("auto", "torch", "compiled"),
     ),
-    Flag("state", "state", "NAME", "auto", "Where clients' state is.", lambda: ("auto", "memory", "file", "device")),
+    Flag(
+        "state",
+        "state",
+        "NAME",
+        "auto",
+        "Where clients' state is: memory, file, device (the GPU); auto: memory, unless it may outgrow it.",
+        lambda: ("auto", "memory", "file", "device"),
+    ),
     Flag("diverged", "diverged", "stop|continue", "stop", "What a loss or parameter that is not finite does to a run."),
     Flag("checkpoint-every", "checkpoint_every", "INT", "1", "Rounds between checkpoints."),
 )
@@ -169,20 +183,20 @@ def settings_of(table: Iterable[Flag], flags: Mapping[str, str | None]) -> dict[
 
 
 Sets = Annotated[
-    list[str], option("--set", "Set any field, e.g. algorithm.gamma.kind=fixed; repeatable.", metavar="PATH=VALUE")
+    list[str], option("--set", "Set any field (pfl-ops list settings, show NAME); repeatable.", metavar="PATH=VALUE")
 ]
 Config = Annotated[Path | None, option("--config", "An experiment as a file; flags go before it.", metavar="FILE.yaml")]
 Preset = Annotated[
     str | None,
     option(
         "--preset",
-        "Named settings: paper is the FLIU paper's own (hours).",
+        "Named settings (pfl-ops list presets); paper: the FLIU paper's own (hours).",
         metavar="NAME",
         names=names_of("presets"),
     ),
 ]
 Plugins = Annotated[
-    list[Path], option("--plugin", "Your own methods, models or partitions; repeatable.", metavar="FILE.py")
+    list[Path], option("--plugin", "Your own methods, models, partitions or losses; repeatable.", metavar="FILE.py")
 ]
 DataDir = Annotated[
     str | None,
