@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import Any, Generic, TypeVar
 
 from pfl_ops import code_digest, notebook
-from pfl_ops.errors import LONGEST_PATH, PflOpsError, check_name, echo, in_a_line, place, unknown
+from pfl_ops.errors import LONGEST_PATH, PflOpsError, check_name, echo, in_a_line, nearest, place, unknown
 
 T = TypeVar("T")
 
@@ -92,8 +92,14 @@ class Registry(Generic[T]):
                         self._found.setdefault(name, self._load(entry))
         if name not in self._found:
             hint = self._elsewhere(name) or self.hints.get(name.casefold(), "")
-            raise unknown(self.kind, name, self.names(), see=f"pfl-ops list {self.plural}", hint=hint)
+            see = f"pfl-ops list {self.plural}{'' if hint or self._is_typo(name) else _own_files()}"
+            raise unknown(self.kind, name, self.names(), see=see, hint=hint)
         return self._found[name]
+
+    def _is_typo(self, name: str) -> bool:
+        """True if a known name is spelt nearly so, with one character more or less at most, or begins so."""
+        close = nearest(name, self.names())
+        return close is not None and (abs(len(close) - len(name)) <= 1 or close.startswith(name))
 
     def _elsewhere(self, name: str) -> str:
         """A sentence on the thing of another kind that a user's file has registered under this name, or ""."""
@@ -237,6 +243,17 @@ def _file(module: str) -> str:
     """A module as a user knows it: the path of a plug-in's file, else the module's name."""
     path = getattr(sys.modules.get(module), "__file__", None) if module.startswith(_PLUGIN) else None
     return echo(path, LONGEST_PATH) if path else module
+
+
+def _own_files() -> str:
+    """Say for a name that does not exist how a user's file is given, or what those that were given register."""
+    if not _plugins:
+        return "; of a file of your own: --plugin FILE.py"
+    told = []
+    for digest, path in _plugins.items():
+        mine = sorted(n for t in _tables for n, thing in t._found.items() if _origin(thing)[0] == _PLUGIN + digest[:12])
+        told.append(f"{echo(path.name)} registers {', '.join(map(echo, mine)) or 'nothing'}")
+    return "; " + "; ".join(told)
 
 
 def plugins() -> dict[str, Path]:

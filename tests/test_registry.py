@@ -125,9 +125,41 @@ def test_an_unknown_name_suggests_the_nearest(table: Registry[Any], name: str, m
     assert str(error.value) == message
 
 
+def test_an_unknown_name_says_how_a_file_of_ones_own_is_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "_plugins", {})
+    ends = [r"pfl-ops list algorithms; of a file of your own: --plugin FILE\.py\)$"]
+    file = tmp_path / "empty.py"
+    file.write_text("class Halfway: ...\n")
+    ends.append(r"pfl-ops list algorithms; empty\.py registers nothing\)$")
+    for end in ends:
+        with pytest.raises(PflOpsError, match=end):
+            ALGORITHMS.get("nowhere_yet")
+        load_plugin(file)
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("(Algorithm):\n    def init(self, task): ...", r"has no round\(\); a method needs round\(self, s, r\)$"),
+        ("(Algorithm):\n    def round(self, s, r): ...", r"has no init\(\); a method needs init\(self, task\)$"),
+        ("(Algorithm):\n    def init(self): ...", r"has init\(self\); the engine calls init\(self, task\)$"),
+        (":\n    def init(self, task): ...", r"Odd must be a subclass of pfl_ops\.algorithms\.base\.Algorithm$"),
+    ],
+)
+def test_a_class_that_can_be_no_method_is_refused(tmp_path: Path, body: str, message: str) -> None:
+    file = tmp_path / "odd.py"
+    file.write_text(
+        f"from pfl_ops.algorithms.base import Algorithm, register\n\n\n@register('odd_method')\nclass Odd{body}\n"
+    )
+    with pytest.raises(PflOpsError, match=message):
+        load_plugin(file)
+    assert "odd_method" not in ALGORITHMS.names()
+
+
 def test_nobody_takes_a_name_of_the_package() -> None:
     with pytest.raises(PflOpsError, match="algorithm 'fliu' is already defined"):
-        pfl_ops.register("fliu")(type("Fliu", (_algorithm(),), {"__module__": __name__}))
+        functions = {"init": lambda self, task: {}, "round": lambda self, s, r: ({}, {})}
+        pfl_ops.register("fliu")(type("Fliu", (_algorithm(),), {"__module__": __name__, **functions}))
     with pytest.raises(PflOpsError, match="partition 'lsqs' is already defined"):
         pfl_ops.register("lsqs")(lambda labels, n_clients, *, rng: [])
 

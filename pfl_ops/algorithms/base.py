@@ -1,5 +1,6 @@
 """Imports of every method's file: the base class of its hyper-parameters, `register`, and the engine's contract."""
 
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, TypeVar
@@ -30,6 +31,7 @@ from pfl_ops.federation.method.round import Round
 from pfl_ops.federation.misuse import MisuseError
 from pfl_ops.section import Section
 
+_FUNCTIONS = {"init": ("self", "task"), "round": ("self", "s", "r"), "personal": ("self", "s", "r")}
 _REMEMBER = "what a method remembers belongs into its state, which init() makes and round() returns"
 
 
@@ -136,7 +138,7 @@ def register(name: str) -> Callable[[type[A]], type[A]]:
     """Class decorator: `pfl-ops run <name>` runs the method.
 
     Raises:
-        PflOpsError: the package has a method of that name already.
+        PflOpsError: the name is taken, the class is no `Algorithm`, or lacks a function or one of its arguments.
 
     >>> from pfl_ops.testing import quadratic
     >>> @register("example_sgd")
@@ -150,11 +152,35 @@ def register(name: str) -> Callable[[type[A]], type[A]]:
     """
 
     def decorate(cls: type[A]) -> type[A]:
+        _check_class(name, cls)
         ALGORITHMS.add(name, cls)
         cls.name = name
         return cls
 
     return decorate
+
+
+def _check_class(name: str, cls: object) -> None:
+    """Refuse what can't be a method, when it is registered: a run would end in an error of Python's own.
+
+    Raises:
+        PflOpsError: the class is no `Algorithm`, or lacks a function or one of its arguments.
+    """
+    if not isinstance(cls, type) or not issubclass(cls, Algorithm):
+        what = getattr(cls, "__name__", repr(cls))
+        raise PflOpsError(f"register('{name}'): {what} must be a subclass of pfl_ops.algorithms.base.Algorithm")
+    for function, arguments in _FUNCTIONS.items():
+        written = inspect.getattr_static(cls, function)
+        right = f"{function}({', '.join(arguments)})"
+        if getattr(written, "__isabstractmethod__", False):
+            raise PflOpsError(f"method '{name}' has no {function}(); a method needs {right}")
+        if not inspect.isfunction(written):
+            continue
+        signature = inspect.signature(written)
+        try:
+            signature.bind(*arguments)
+        except TypeError:
+            raise PflOpsError(f"method '{name}' has {function}{signature}; the engine calls {right}") from None
 
 
 __all__ = [

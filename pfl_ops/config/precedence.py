@@ -39,7 +39,9 @@ def merge(root: type[Section], given: Sequence[SettingsLayer], data_dir: str | N
             if (value := layer.tree.get("algorithm", {})) and not isinstance(value, dict):
                 with _naming(layer.source):
                     raise PflOpsError(f"algorithm is a section, set its fields (as algorithm.name); got {show(value)}")
-        raise PflOpsError(f"an experiment needs algorithm.name, {one_of(ALGORITHMS.names())}")
+        raise PflOpsError(
+            f"an experiment needs algorithm.name, {one_of(ALGORITHMS.names())}; as in: pfl-ops run fedavg"
+        )
     layers.insert(0, _Layer(f"{algorithm}'s recommended values", ALGORITHMS.get(algorithm).recommended))
     data = _last(layers, "data.name") or DataSection.model_fields["name"].default
     # the form of a named partition is checked later; here only whether there is one
