@@ -105,6 +105,25 @@ def test_wrong_answer_in_round_1_leaves_no_folder(message: str, tmp_path: Path) 
     assert not (tmp_path / "run").exists()
 
 
+def test_start_of_another_length_names_method_and_line() -> None:
+    """A start [3] ends within the first parameter, fc.weight."""
+
+    class Short(Algorithm):
+        """A method that trains three numbers."""
+
+        def init(self, task: Any) -> Any:
+            return {"central": task.initial}
+
+        def round(self, s: Any, r: Any) -> Any:
+            return r.train(s["central"][:3])
+
+    line = Short.round.__code__.co_firstlineno + 1
+    expected = rf"^method '.*': columns 0:3 cut through a parameter .*r\.layout: .* \(test_checked\.py:{line}\)$"
+    with pytest.raises(MethodError, match=expected) as caught:
+        list(simulation(Short()).run())
+    assert caught.value.exit_code == 2
+
+
 def test_wrong_answer_later_keeps_finished_rounds(tmp_path: Path) -> None:
     """Round 2 breaks the contract: exit code 1, the start and round 1 are kept, and a mended method goes on."""
     with pytest.raises(MethodError, match=r"round\(\) returned None") as caught:

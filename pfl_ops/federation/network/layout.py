@@ -14,6 +14,7 @@ from torch import Tensor
 
 from pfl_ops import rng
 from pfl_ops.errors import PflOpsError
+from pfl_ops.federation.misuse import MisuseError
 
 
 @dataclass(frozen=True)
@@ -77,14 +78,17 @@ class Layout:
         [('head.weight', 6, 8)]
         >>> layout.within(slice(0, 4))
         Traceback (most recent call last):
-        pfl_ops.errors.PflOpsError: columns 0:4 cut through a parameter (fc.weight … fc.weight)
+        pfl_ops.federation.misuse.MisuseError: columns 0:4 cut through a parameter (fc.weight … fc.weight); ...
         """
         if part is None:
             return self.blocks
         start, stop, _ = part.indices(self.size)
         blocks = tuple(b for b in self.blocks if b.start < stop and b.stop > start)
         if blocks and (blocks[0].start < start or blocks[-1].stop > stop):
-            raise PflOpsError(f"columns {start}:{stop} cut through a parameter ({blocks[0].name} … {blocks[-1].name})")
+            raise MisuseError(
+                f"columns {start}:{stop} cut through a parameter ({blocks[0].name} … {blocks[-1].name}); take whole "
+                "rows, or a slice of r.layout: body, head, top(layers)"
+            )
         return blocks
 
     def layers(self) -> list[str]:
@@ -104,7 +108,7 @@ class Layout:
         """
         names = self.layers()
         if not 1 <= layers <= len(names):
-            raise PflOpsError(f"the network has {len(names)} layers with parameters, got top({layers})")
+            raise MisuseError(f"the network has {len(names)} layers with parameters, got top({layers})")
         first = names[-layers]
         return slice(next(b.start for b in self.blocks if b.name.rpartition(".")[0] == first), self.net.stop)
 
