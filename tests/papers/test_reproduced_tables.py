@@ -140,3 +140,31 @@ def test_margins_of_drdm_over_scaffold(figure: int, skew: str) -> None:
     first, second, third, fourth = map(float, said.groups())
     assert same([first, -third] if figure == 5 else [second, -fourth], gap)
     assert f"{int(means.n.max())}" in TEXT.partition("The margins over SCAFFOLD there, over all ")[2][:20]
+
+
+def test_runs_of_another_machine_are_those_of_its_pytorch() -> None:
+    """Rows with PyTorch 2.11, by the suites that the section names; the FedAS figures share runs."""
+    rows_of = {}
+    for name in (
+        "drdm-table3-full",
+        "drdm-table4-full",
+        "fliu-table1-medium",
+        "fedas-fig3a-medium",
+        "fedas-fig3b-medium",
+    ):
+        versions = pd.read_csv(ROOT / "docs" / "results" / f"{name}.csv", dtype=str).torch
+        rows_of[name] = int(versions.str.startswith("2.11").sum())
+    drdm, fliu = rows_of["drdm-table3-full"] + rows_of["drdm-table4-full"], rows_of["fliu-table1-medium"]
+    assert f"{drdm} runs of DRDM's Tables 3 and 4 and {fliu} of FLIU's Table I are of a machine" in TEXT
+    assert (
+        rows_of["fedas-fig3a-medium"] + rows_of["fedas-fig3b-medium"] == 10 and "ten of FedAS' Figs. 3a and 3b" in TEXT
+    )
+
+
+def test_fedpg_distance_of_own_and_pooled_accuracy() -> None:
+    means = kept("fedpg-table2-small")
+    gaps = [
+        100 * (means.loc[f"{data}/fedpg", f"{P}/local/mean"] - means.loc[f"{data}/fedpg", f"{P}/synthetic_100/mean"])
+        for data in ("fmnist", "cifar10")
+    ]
+    assert f"FedPG's L-acc. is {gaps[0]:.0f} and {gaps[1]:.0f} points above its G-acc. here" in TEXT
