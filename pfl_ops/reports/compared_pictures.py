@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from pfl_ops import metrics
-from pfl_ops.comparison import Line
+from pfl_ops.comparison import SUMMED, Line
 from pfl_ops.reports.compare import Comparison, Group
 from pfl_ops.reports.document import Panel, Picture
 from pfl_ops.reports.numbers import target_title, title_of
@@ -40,12 +40,15 @@ def pictures(c: Comparison, group: Group, name: Callable[[str], str]) -> Iterato
 
     labels = [line.label for line in group.lines]
     colours = figures.colours(labels)
-    shown = {LOCAL: "local/mean", POOLED: "global/mean"}
-    shown |= {} if group.metric in ("acc", *shown.values()) else {title_of(group.metric): group.metric}
-    grid = {panel: bands for panel, metric in shown.items() if (bands := _bands(group.lines, metric))}
+    shown, metric, title = {LOCAL: "local/mean", POOLED: "global/mean"}, group.metric, title_of(group.metric)
+    is_other = metric not in ("acc", *shown.values())
+    shown |= {title: metric} if is_other and unit_of(metric) == PERCENT else {}
+    grid = {panel: bands for panel, key in shown.items() if (bands := _bands(group.lines, key))}
     if grid:
-        percent = all(unit_of(metric) == PERCENT for panel, metric in shown.items() if panel in grid)
-        yield _curves(name("curves"), _over_rounds(group), grid, labels, colours, "round", percent)
+        yield _curves(name("curves"), _over_rounds(group), grid, labels, colours, "round", True)
+    if is_other and metric not in shown.values() and (bands := _in_unit(_bands(group.lines, metric), metric)):
+        caption = _over_rounds(group, f"{title}{' so far' if metric in SUMMED else ''}")
+        yield _curves(name("metric"), caption, {title: bands}, labels, colours, "round", False, title)
     clouds = {line.label: cloud for line in group.lines if len(cloud := _cloud(line, c)) and not line.unfinished}
     if len(clouds) > 1:
         yield _scatter(name("local-global"), clouds)
@@ -68,12 +71,12 @@ def pictures(c: Comparison, group: Group, name: Callable[[str], str]) -> Iterato
         yield _curves(name("cost"), caption, {LOCAL: sent}, labels, colours, SENT, True)
 
 
-def _over_rounds(group: Group) -> str:
+def _over_rounds(group: Group, what: str = "Accuracy") -> str:
     n = sorted({len(line.runs) for line in group.lines})
     if n == [1]:
-        return "Accuracy over rounds, one run each."
+        return f"{what} over rounds, one run each."
     repetitions = f"{n[0]} repetitions" if len(n) == 1 else f"{n[0]} to {n[-1]} repetitions"
-    return f"Accuracy over rounds: means of {repetitions} in a band of ± their sample standard deviation."
+    return f"{what} over rounds: means of {repetitions} in a band of ± their sample standard deviation."
 
 
 # -- curves ------------------------------------------------------------------------------------------------------------
@@ -87,13 +90,14 @@ def _curves(
     colours: Mapping[str, str],
     xlabel: str,
     percent: bool,
+    ylabel: str = "accuracy",
 ) -> Picture:
     """Lines over rounds or bytes: a panel a metric; of more than `MOST_LINES` a panel a line with all metrics."""
     from pfl_ops import figures
 
     drawn = [label for label in labels if any(label in bands for bands in grid.values())]
     if len(drawn) <= MOST_LINES:
-        whole = partial(figures.panels, grid, xlabel=xlabel, percent=percent, colours=colours)
+        whole = partial(figures.panels, grid, xlabel=xlabel, ylabel=ylabel, percent=percent, colours=colours)
         draw = partial(figures.panel, size=(4.6, 2.7 + 0.06 * len(drawn)), xlabel=xlabel, percent=percent)
         panels = [
             Panel(title if len(grid) > 1 else "", partial(draw, bands, colours=colours))
@@ -113,7 +117,7 @@ def _curves(
     legend |= {reference: figures.REST}
     limits = _limits([values for bands in by_line.values() for _, values in bands.values()], percent)
     small = partial(figures.panel, size=SMALL, xlabel=xlabel.split(" ")[0], percent=percent, limits=limits)
-    whole = partial(figures.panels, by_line, xlabel=xlabel, percent=percent, colours=legend, columns=4)
+    whole = partial(figures.panels, by_line, xlabel=xlabel, ylabel=ylabel, percent=percent, colours=legend, columns=4)
     panels = [Panel(label, partial(small, bands, colours=legend)) for label, bands in by_line.items()]
     return Picture(
         name,
@@ -190,6 +194,15 @@ def _bands(lines: Iterable[Line], metric: str) -> dict[str, Band]:
     """Label -> (rounds [R], values [n, R])."""
     tables = {line.label: line.curve(metric) for line in lines}
     return {label: (table.index.tolist(), table.to_numpy().T) for label, table in tables.items() if table.size}
+
+
+def _in_unit(bands: Bands, metric: str) -> dict[str, Band]:
+    """Bands in the unit of the metric's title; of bytes and seconds, which are compared by their sums, sums so far."""
+    factor = unit_of(metric).factor
+    return {
+        label: (x, factor * (values.cumsum(axis=1) if metric in SUMMED else values))
+        for label, (x, values) in bands.items()
+    }
 
 
 def _over_bytes(line: Line) -> Band | None:

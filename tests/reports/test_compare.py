@@ -302,6 +302,34 @@ def test_bytes_and_seconds_are_compared_by_their_sums(made: Any, shelf: Any) -> 
     assert (second.label, second.difference and second.difference.difference) == ("fliu", 4.0)
 
 
+@pytest.mark.parametrize(
+    ("metric", "title", "values"),
+    [
+        ("train/loss", "train/loss", [2.0, 1.5]),
+        ("cost/up_bytes", "cost/up_bytes MiB", [2.0, 3.5]),
+        ("local/worst", "", []),
+    ],
+)
+def test_picture_of_a_metric_in_another_unit_is_apart(
+    made: Any, shelf: Any, metric: str, title: str, values: list[float]
+) -> None:
+    """A loss of 2 and 2 MiB had one axis "accuracy" with accuracies; bytes were drawn as they are, under "MiB", each
+    round by itself, where the table has their sum."""
+    curve = [math.nan, 2.0 * 2**20, 1.5 * 2**20] if metric == "cost/up_bytes" else [math.nan, 2.0, 1.5]
+    runs = [made("fliu", 0), made("fedavg", 0)]
+    for run in runs:
+        run.metrics[metric if "local" not in metric else "final/test/L1/local/worst"] = 0.1
+    key = metric if "local" not in metric else "test/L1/local/worst"
+    curves = {run.run_id: {key: curve, "test/L1/local/mean": [0.1, 0.2, 0.3]} for run in runs}
+    found = go(shelf(runs, curves), metric=metric, with_clients=False)
+    drawn = {picture.name: picture.draw() for picture in document(found).each(Picture)}
+    accuracies = [axes.get_title(loc="left") or axes.get_title() for axes in drawn["curves"].axes]
+    assert len(accuracies) == (1 if title else 2) and ("metric" in drawn) is bool(title)
+    if title:
+        (axes,) = drawn["metric"].axes
+        assert axes.get_ylabel() == title and axes.lines[0].get_ydata().tolist() == values
+
+
 def test_best_round_of_one_seed_is_a_whole_number(made: Any, shelf: Any) -> None:
     """fedavg has two seeds with rounds 2 and 3, and one without."""
     runs = [made("fliu", 0, 0.6), *(made("fedavg", s, 0.5) for s in range(3))]
