@@ -67,6 +67,13 @@ def allowed(experiment: "Experiment") -> list[str]:
     return [key for key in (*scores, "train/loss", *metrics.COSTS) if not metrics.is_neutral(key)]
 
 
+def _has_personal(experiment: "Experiment") -> bool:
+    """True if the method defines `personal`, without which stage L1 is absent."""
+    from pfl_ops.algorithms.base import Algorithm
+
+    return type(experiment.algorithm).personal is not Algorithm.personal
+
+
 def objective(
     experiment: "Experiment", metric: str | Sequence[str], mode: str | Sequence[str] | None = None
 ) -> Objective:
@@ -95,6 +102,12 @@ def objective(
             close = metrics.completed(name, keys, experiment.algorithm.own_stage) or nearest(name, keys)
             hint = f"did you mean '{close}'?" if close else f"for example {', '.join(keys[:3])}"
             raise PflOpsError(f"no metric named '{echo(name)}' for this experiment; {hint}")
+        if name.startswith("val/L1/") and not _has_personal(experiment):
+            stated = " or state own_stage = 'G' in its class" if experiment.algorithm.own_stage == "L1" else ""
+            raise PflOpsError(
+                f"'{echo(name)}': {experiment.algorithm.name} has no stage L1, since it defines no personal(); "
+                f"take --metric val/G/{name[7:]}{stated}"
+            )
     given = [mode] * len(wanted) if isinstance(mode, str) or mode is None else list(mode)
     if len(given) != len(wanted):
         raise PflOpsError(f"{len(wanted)} metrics need as many modes, or one for all; got {len(given)}")

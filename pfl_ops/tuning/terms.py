@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from pfl_ops import spaces
-from pfl_ops.algorithms.base import Algorithm
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.errors import PflOpsError, echo, together
 from pfl_ops.spaces import MethodSpace, Space
@@ -83,8 +82,6 @@ def settings_of(
                 common,
                 seeds_per_trial=seeds_per_trial,
             )
-            if made.objective.stages == ("L1",) and type(part.experiment.algorithm).personal is Algorithm.personal:
-                raise PflOpsError(f"{made.objective.metrics[0]}: {method} leaves no model with clients")
             found[method] = _as_begun(made, begun.get(method))
         except PflOpsError as error:
             wrong[method] = str(error)

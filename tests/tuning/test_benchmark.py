@@ -181,7 +181,7 @@ def test_the_examples_of_tune_and_benchmark_are_true(tmp_path, furnish, monkeypa
         (
             lambda: methods("toy", "centralized"),
             {"metric": "val/L1/acc", "space": spaces.from_dict({"training.lr": {"float": [0.1, 1]}})},
-            "val/L1/acc: centralized leaves no model with clients",
+            "'val/L1/acc': centralized has no stage L1, since it defines no personal()",
         ),
         (lambda: methods("toy", "rival", clients=5000), {}, "toy: "),
         (lambda: None, {"name": "nobody", "resume": True}, "give an experiment for each method"),

@@ -9,12 +9,13 @@ import pandas as pd
 import pytest
 from tuning_fake import records, toy, tune
 
-from pfl_ops import runs, spaces
+from pfl_ops import Experiment, runs, spaces
 from pfl_ops.errors import PflOpsError
 from pfl_ops.federation.loop.diverged import Diverged
 from pfl_ops.tracking import Store
 from pfl_ops.tracking.notes import trial_colour
 from pfl_ops.tuning import packing
+from pfl_ops.tuning.objective import objective
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_ray")]
 
@@ -285,6 +286,14 @@ def test_several_objectives_give_a_front_and_stop_nothing(run):
     assert done.study.table["state"].tolist() == ["complete"] * 3
     assert sorted(done.study.pareto["val/G/global/mean"]) == pytest.approx([0.1, 0.5, 0.9])
     assert done.study.best == at(0.5)
+
+
+def test_a_metric_at_l1_of_a_method_without_it_is_refused_before_the_start():
+    """`centralized` defines no personal(), so a trial would have no value and the study would end after its start."""
+    experiment = Experiment.of("centralized", dataset="digits", model="linear")
+    with pytest.raises(PflOpsError, match=r"^'val/L1/acc': centralized has no stage L1, .* take --metric val/G/acc$"):
+        objective(experiment, "val/L1/acc")
+    assert objective(experiment, "val/G/acc").metrics == ("val/G/acc",)
 
 
 def test_an_objective_that_is_never_measured_ends_the_study_at_once(run):
