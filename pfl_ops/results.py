@@ -99,7 +99,7 @@ class RunOnDisk:
             raise PflOpsError(f"there is no client {client}; clients are 0 to {n - 1}")
         models = simulation.personal_models(torch.tensor([client]))
         if models is None:
-            raise PflOpsError(f"{self.experiment.algorithm.name} leaves no model with its clients")
+            raise PflOpsError(f"{self.experiment.algorithm.name} keeps no models of clients; take global_model()")
         return models.named(simulation.task.layout)
 
     def simulation(self) -> "Simulation":

@@ -182,6 +182,13 @@ def test_its_models(result: runs.Result) -> None:
             result.model(wrong)
 
 
+def test_models_of_clients_that_a_method_lacks(store: Store) -> None:
+    found = go(store, experiment(method="centralized"))
+    assert found.global_model() is not None
+    with pytest.raises(PflOpsError, match=r"^centralized keeps no models of clients; take global_model\(\)$"):
+        found.model(0)
+
+
 def test_a_model_that_all_share(store: Store) -> None:
     found = go(store, experiment(method="fedavg"))
     g = found.global_model()
