@@ -68,8 +68,12 @@ def reproduce(
     concurrency: Annotated[
         int | None, _option("--concurrency", "Cells at once.", "as many as fit", "INT", 1, 10_000)
     ] = None,
-    cpus: Annotated[str | None, _option("--cpus-per-cell", "CPUs of a cell.", metavar="NUMBER")] = None,
-    gpus: Annotated[str | None, _option("--gpus-per-cell", "Share of a GPU of a cell.", metavar="NUMBER")] = None,
+    cpus: Annotated[
+        str | None, _option("--cpus-per-cell", "CPUs of a cell.", "1; on a GPU its share of them", "NUMBER")
+    ] = None,
+    gpus: Annotated[
+        str | None, _option("--gpus-per-cell", "Share of a GPU of a cell.", "0.25 if there is one", "NUMBER")
+    ] = None,
     address: Annotated[str | None, _option("--address", "A Ray cluster to join.", metavar="auto|HOST:PORT")] = None,
     reports: Annotated[Path, _option("--reports", "Where the reports go.", "reports", "FOLDER")] = Path("reports"),
     results: Annotated[
