@@ -224,10 +224,11 @@ class Confirmations(TrackedJobs):
             self.over = True
             return
         seeds = [session.settings.experiment.seed + SEED_OFFSET + i for i in range(n)]
-        for looked in range(min(n, FEWEST), n + 1):
+        fewest = min(n, FEWEST)
+        for looked in range(fewest, n + 1):
             left = [number for number in self._trials if number not in self._lost]
             missing = [run for s in seeds[:looked] for t in left for run in self._missing(t, s)]
-            if missing and len(left) > 1:
+            if missing and (len(left) > 1 or looked == fewest):  # one that is left gets the seeds of the first look
                 self.waiting.extend(missing)
                 return
             larger, name = goal.modes[0] == "max", session.settings.goal.metrics[0]

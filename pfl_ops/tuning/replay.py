@@ -335,10 +335,12 @@ def confirmed(
     values: dict[int, dict[int, float]] = {number: {} for number in top}
     lost: dict[int, str] = {}
     winner = top[0]
-    for looked in range(min(len(seeds), FEWEST), len(seeds) + 1):
+    fewest = min(len(seeds), FEWEST)
+    for looked in range(fewest, len(seeds) + 1):
         for seed in seeds[:looked]:
             for number in top:
-                if number in lost or seed in values[number] or len(lost) >= len(top) - 1:
+                alone = len(lost) >= len(top) - 1 and looked > fewest
+                if number in lost or seed in values[number] or alone:
                     continue
                 runs.append((number, seed))
                 value = problem.values[number, seed]

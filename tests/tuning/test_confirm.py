@@ -330,6 +330,25 @@ def test_a_configuration_that_diverges_is_run_no_further(study):
     assert str(again.source.result) == str(session.source.result)
 
 
+@pytest.mark.parametrize("lost", [1, 2])
+@pytest.mark.parametrize("most", [1, 2, 3])
+def test_kill_after_all_but_one_diverged_changes_no_choice(study, lost, most):
+    """The one that is left has the three seeds of the first look, as if nothing had been killed. After a kill it had
+    those of before: 0, so that its mean was NaN, 1 or 2."""
+    diverged = Failure("diverged at round 4", diverged=True)
+
+    def failure(number, seed):
+        return diverged if (number, seed) == (lost, SEEDS[0]) else None
+
+    play(study(confirm=3, confirm_top=2), noisy, most, failure)
+    session = study(confirm=3, confirm_top=2)
+    play(session, noisy, failure=failure)
+    left = 3 - lost
+    mean = np.mean([noisy(left, seed) for seed in SEEDS[:3]])
+    assert session.source.result.winner == left and session.source.result.seeds == tuple(SEEDS[:3])
+    assert session.source.result.means == pytest.approx({left: mean})
+
+
 def test_a_value_that_is_not_finite_is_no_value(study):
     session = study()
     play(session, lambda number, seed: float("nan") if number == 2 else clear(number, seed))

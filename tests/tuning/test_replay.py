@@ -138,6 +138,14 @@ def test_confirmed_drops_a_configuration_without_a_result():
     assert winner == 1 and [run for run in runs if run[0] == 0] == [(0, 0), (0, 1)]
 
 
+def test_confirmed_gives_the_last_one_left_the_first_look():
+    """As in `tune`, where it may diverge too: then nothing is confirmed, and the search's choice stays."""
+    values = [[math.nan] * 5, [0.5, 0.4, 0.6, 0.5, 0.5], [0.5, 0.4, math.nan, 0.5, 0.5]]
+    for other, winner in ((1, 1), (2, 0)):
+        runs = [(0, 0), (other, 0), (other, 1), (other, 2)]
+        assert confirmed(problem(values, values), [0, other], range(5)) == (winner, runs)
+
+
 def test_confirmed_with_one_configuration_or_none_takes_no_run():
     assert confirmed(LUCKY, [2], [0, 1, 2]) == (2, [])
     assert confirmed(LUCKY, [], [0, 1, 2]) == (None, [])
