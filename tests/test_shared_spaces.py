@@ -120,6 +120,26 @@ def test_every_method_is_tried_with_what_any_of_them_recommends_its_own_first():
     assert firsts(found["fliu"], "algorithm.gamma.kind") == [("adaptive",)] * 3
 
 
+def test_own_setting_that_exists_by_a_common_one_is_in_first_points(tmp_path):
+    """mu exists with Adam alone. Both recommendations of FedProx, and FedAvg's and FLIU's, are tried; those with Adam
+    have the first point's mu, which was missing, so that they were left out."""
+    (tmp_path / "fedprox.yaml").write_text(
+        """
+        training.optimiser: {choice: [sgd, adam]}
+        training.lr: {float: [0.001, 0.5], log: true}
+        algorithm.mu: {float: [0.001, 1.0], log: true, when: {training.optimiser: adam}}
+        first:
+          - {training.optimiser: adam, training.lr: 0.01, algorithm.mu: 0.2}
+          - {training.optimiser: sgd, training.lr: 0.1}
+        """
+    )
+    prox = MethodSpace(Experiment.of("fedprox", dataset="digits"), spaces.read(tmp_path, "fedprox"))
+    beside = MethodSpace(Experiment.of("fliu", dataset="digits"), spaces.read(None, "fliu"))
+    ((found,), _) = spaces.share([prox], spaces.read_common(None), [beside])
+    tried = [(p["training.optimiser"], p["training.lr"], p.get("algorithm.mu")) for p in found.space.first]
+    assert tried == [("sgd", 0.05, None), ("adam", 0.01, 0.2), ("sgd", 0.1, None), ("adam", 0.001, 0.2)]
+
+
 def test_what_a_method_requires_stays_and_is_said():
     found = settings("fedavg", "scaffold", "fliu")
     scaffold = found["scaffold"]

@@ -7,7 +7,7 @@ common settings that any of the methods recommends.
 """
 
 import json
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,7 @@ from pfl_ops.config.precedence import EITHER
 from pfl_ops.errors import PflOpsError
 from pfl_ops.spaces.checking import hold, refusal
 from pfl_ops.spaces.reading import ordered
-from pfl_ops.spaces.space import Parameter, Point, Space, SpaceError, point_of, point_problem
+from pfl_ops.spaces.space import Parameter, Point, Space, SpaceError, Value, point_of, point_problem
 
 if TYPE_CHECKING:
     from pfl_ops.config.experiment import Experiment
@@ -134,11 +134,10 @@ def _joined(method: MethodSpace, common: Space, recommended: Sequence[Point]) ->
 
     now = experiment.flat
     decided = {key: now.get(key) for key in held - set(experiment.ignored())}
-    ours = [point_of(own, {**now, **point}) for point in space.first] or [point_of(own, now)]
-    candidates = [{**ours[0], **point_of(common.parameters, now)}]
-    for mine, point in zip(ours, space.first, strict=False):
-        candidates.append({**mine, **point_of(common.parameters, {**now, **point})})
-    candidates += [{**ours[0], **point} for point in recommended]
+    ours = [{**now, **point} for point in space.first] or [now]
+    candidates = [_beside(point_of(common.parameters, now), own, ours[0])]
+    candidates += [_beside(point_of(common.parameters, mine), own, mine) for mine in ours if space.first]
+    candidates += [_beside(point, own, ours[0]) for point in recommended]
     tried: list[Point] = []
     for point in candidates:
         if all(point.get(key, value) == value for key, value in decided.items()):
@@ -146,6 +145,16 @@ def _joined(method: MethodSpace, common: Space, recommended: Sequence[Point]) ->
             if cut not in tried and point_problem(parameters, cut) is None and refusal(experiment, cut) is None:
                 tried.append(cut)
     return replace(method, space=Space(space.source, parameters, tuple(tried)))
+
+
+def _beside(common: Point, own: Sequence[Parameter], values: Mapping[str, Value]) -> Point:
+    """A point of the common space with the method's own parameters that exist in it: some exist by a common one."""
+    point = dict(common)
+    mine: Point = {}
+    for p in own:
+        if p.active(point):
+            mine[p.key] = point.setdefault(p.key, values.get(p.key))
+    return {**mine, **common}
 
 
 def _permitted(parameter: Parameter, method: MethodSpace) -> Iterator[Parameter]:
