@@ -24,6 +24,7 @@ optuna.logging.set_verbosity(optuna.logging.ERROR)
 
 DONE = (TrialState.COMPLETE, TrialState.PRUNED)
 CONTINUES = "continues"  # a trial queued again: the number of the one that a kill cut short
+QUEUED = "fixed_params"  # Optuna's own name of the parameters with which a trial was queued
 FIRST = "first"  # a trial of the search space's first points: which of them
 ERROR, DIVERGED, REQUEUED, SETTINGS, OPENINGS = "error", "diverged", "requeued", "pfl_ops", "openings"
 CONFIRMATIONS, CHOICE = "confirmations", "choice"  # runs with new seeds; the trial that they chose
@@ -169,7 +170,9 @@ class StudyStorage:
             self.store.set_trial_user_attr(trial._trial_id, REQUEUED, True)
             if first not in queued:  # a kill may have come between the next two lines
                 parts = {PARTS: trial.user_attrs[PARTS]} if PARTS in trial.user_attrs else {}
-                self.study.enqueue_trial(trial.params, {CONTINUES: first, **parts})
+                # a kill may have come before all parameters of a queued trial were taken from where Optuna keeps them
+                params = {**trial.system_attrs.get(QUEUED, {}), **trial.params}
+                self.study.enqueue_trial(params, {CONTINUES: first, **parts})
             self.study.tell(trial.number, state=TrialState.FAIL, skip_if_finished=True)
         return len(running)
 

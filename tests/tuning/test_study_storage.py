@@ -118,6 +118,25 @@ def test_a_kill_leaves_running_trials_that_are_queued_again(tmp_path, kind):
     assert again.sampled() == 2, "the continued one is as it began, no starting point"
 
 
+@pytest.mark.parametrize("taken", [0, 1])
+def test_queued_trial_killed_before_its_parameters_keeps_them(address, taken):
+    """The process dies after Optuna has begun a queued trial, with no parameter or one of two taken: twice,
+    the second time of the continued one, whose ended parts would else be those of another configuration."""
+    parts = [{"part": {"seed": 0, "environment": ""}}]
+    StudyStorage("s", study_database.storage(address), ONE).enqueue([{"x": 0.25, "y": 0.75}])
+    for _ in range(2):
+        study_storage = StudyStorage("s", study_database.storage(address))
+        study_storage.recover()
+        trial = study_storage.study.ask()
+        trial.set_user_attr(study_storages.PARTS, parts)
+        assert [trial.suggest_float(name, 0, 1) for name in "xy"[:taken]] == [0.25, 0.75][:taken]
+    again = StudyStorage("s", study_database.storage(address))
+    assert again.recover() == 1
+    trial = again.study.ask()
+    assert (trial.suggest_float("x", 0, 1), trial.suggest_float("y", 0, 1)) == (0.25, 0.75)
+    assert again.number(trial.number) == 0 and trial.user_attrs[study_storages.PARTS] == parts
+
+
 def test_a_kill_in_the_middle_of_recovery_queues_nothing_twice(address):
     study_storage = StudyStorage("s", study_database.storage(address), ONE)
     cut = ask(study_storage, 0.75)
