@@ -187,8 +187,7 @@ def _over(run: SuiteRun, exhibit: Over, name: str) -> Iterator[Picture]:
         for cell in there:
             line = points.setdefault(run.name(cell, axes), {})
             for x, key in exhibit.keys if measured else ((_number(run, cell, exhibit.x), exhibit.keys[0][1]),):
-                each = (one.value(key, run.suite.at) for one in run.outcomes.get(cell.name, ()))
-                line[x] = [value for value in each if value is not None and np.isfinite(value)]
+                line[x] = [value for value in _as_tracked(run, cell, key) if np.isfinite(value)]
         series = {line: band for line, band in ((line, _stack(values)) for line, values in points.items()) if band}
         if series:
             draw = partial(
@@ -198,6 +197,14 @@ def _over(run: SuiteRun, exhibit: Over, name: str) -> Iterator[Picture]:
             caption = f"{exhibit.caption.rstrip('.')}: {title}" if title and exhibit.caption else exhibit.caption
             alt = f"{exhibit.ylabel} over {exhibit.xlabel or exhibit.x} of {', '.join(series)}"
             yield Picture(f"{name}-{i + 1}" if exhibit.panel else name, caption, draw, alt)
+
+
+def _as_tracked(run: SuiteRun, cell: Cell, key: str) -> list[float]:
+    """A number of each repetition, an accuracy as a share. Rows of a results file have it in the paper's unit."""
+    unit = next((measure.unit for measure in run.suite.measures if measure.key == key), 1.0)
+    values = (one.value(key, run.suite.at, unit) for one in run.outcomes.get(cell.name, ()))
+    is_round = "@" in key  # the round in which a target is reached; the target is in the paper's unit
+    return [value if is_round else value / unit for value in values if value is not None]
 
 
 def _number(run: SuiteRun, cell: Cell, axis: str) -> float:

@@ -40,6 +40,7 @@ from pfl_ops.reports import (
     Table,
     TableCell,
     Text,
+    charts,
     suites,
     to_csv,
     to_html,
@@ -671,6 +672,19 @@ def test_rows_of_a_results_file_have_no_curves_and_the_page_says_so() -> None:
     rows = {"path/fliu": [Result.of_numbers(0, {}, measures={ACC: 181.0})]}
     told = to_markdown(suite_report(run(suite, outcomes=rows, chosen=None, problems={}))).replace("\\", "")
     assert "Over rounds. Not drawn: there is no curve" in told and "nothing was run" not in told
+
+
+def test_a_picture_over_a_setting_has_rows_of_a_file_as_shares() -> None:
+    """Row 70.0 and row 69.0 of seeds 0, 1 and a run with 0.74 of seed 2, (0.70 + 0.69 + 0.74) / 3 = 0.71."""
+    key, steps = f"{ACC}@70", {f"tau{n}": Level({"training.local_steps": n}, str(n)) for n in (1, 5)}
+    suite = replace(SUITE, axes={**SUITE.axes, "tau": steps}, claims=(), published={}, small=Scale())
+    suite = replace(suite, measures=(*SUITE.measures, Measure(key, "rounds")))
+    rows = [Result.of_numbers(i, {}, measures={ACC: 70.0 - i, key: 3.0 + i}) for i in range(2)]
+    made = run(suite, outcomes={"path/fliu/tau5": [*rows, outcome(2, 0.74)]}, chosen=None, problems={})
+    for of, percent, mean in ((ACC, True, 0.71), (key, False, (3 + 4 + 4) / 3)):
+        (picture,) = charts.pictures(made, Over("tau", ((0.0, of),), "path/fliu/*", percent=percent), "tau")
+        assert isinstance(picture, Picture)
+        np.testing.assert_allclose(picture.draw().axes[0].lines[0].get_ydata(), [mean])
 
 
 def test_pictures_show_what_was_run_and_say_what_was_not() -> None:
