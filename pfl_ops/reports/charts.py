@@ -1,5 +1,6 @@
 """A suite's curves and other pictures, ours; colours go by method, the same in all pictures of a report."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -19,6 +20,7 @@ NAMED = 4  # cells that were not run, up to which a caption names them
 NOTHING = "Not drawn: of what it shows, nothing was run."
 MARKS = "×: the paper's numbers, those of its last round at the end of ours."
 OF_ROWS = "Not drawn: there is no curve of what it shows; runs that are rows of a results file have none."
+NO_MEAN = "Not drawn: there is no mean, since a target was never reached"
 UNREACHED = "Not drawn: no number of local steps reached the target in every repetition."
 
 
@@ -34,12 +36,16 @@ def pictures(run: SuiteRun, exhibit: Exhibit, name: str) -> Iterator[Picture | T
     note = f" Not run: {named}." if missing else ""
     if lost := _diverged(run, exhibit):
         note += f" Without diverged repetitions: {', '.join(lost)}."
+    if never := _never(run, exhibit):
+        note += f" Without a mean, since a target was never reached: {', '.join(never)}."
     for picture in drawn:
         yield replace(picture, caption=f"{_sentence(picture.caption or title)}{note}")
 
 
 def _why(run: SuiteRun, exhibit: Exhibit) -> str:
     """Return the reason why an exhibit has no picture."""
+    if never := _never(run, exhibit):
+        return f"{NO_MEAN}: {', '.join(never)}."
     if isinstance(exhibit, Curves | Energy):
         if any(one.measures is not None for each in run.outcomes.values() for one in each):
             return OF_ROWS
@@ -77,6 +83,19 @@ def _diverged(run: SuiteRun, exhibit: Exhibit) -> list[str]:
     cells = run.cells(getattr(exhibit, "cells", ""))
     there = [cell for cell in cells if run.outcomes.get(cell.name) and run.lost(cell.name)]
     return [f"{run.name(cell, run.varying(cells))} ({run.lost(cell.name)})" for cell in there]
+
+
+def _never(run: SuiteRun, exhibit: Exhibit) -> list[str]:
+    """Names of the cells without a mean of rounds to a target: "FLIU (never in 1 of 3)"."""
+    keys = [key for _, key in exhibit.keys] if isinstance(exhibit, Over) else []
+    keys += [exhibit.key] if isinstance(exhibit, Bars) else []
+    cells = run.cells(getattr(exhibit, "cells", ""))
+    found: dict[str, None] = {}
+    for cell, key in product(cells, keys):
+        values = _as_tracked(run, cell, key)
+        if never := sum(map(math.isinf, values)):
+            found[f"{run.name(cell, run.varying(cells))} (never in {never} of {len(values)})"] = None
+    return [*found]
 
 
 def _described(run: SuiteRun, key: str) -> str:
@@ -187,7 +206,7 @@ def _over(run: SuiteRun, exhibit: Over, name: str) -> Iterator[Picture]:
         for cell in there:
             line = points.setdefault(run.name(cell, axes), {})
             for x, key in exhibit.keys if measured else ((_number(run, cell, exhibit.x), exhibit.keys[0][1]),):
-                line[x] = [value for value in _as_tracked(run, cell, key) if np.isfinite(value)]
+                line[x] = _with_mean(_as_tracked(run, cell, key))
         series = {line: band for line, band in ((line, _stack(values)) for line, values in points.items()) if band}
         if series:
             draw = partial(
@@ -205,6 +224,11 @@ def _as_tracked(run: SuiteRun, cell: Cell, key: str) -> list[float]:
     values = (one.value(key, run.suite.at, unit) for one in run.outcomes.get(cell.name, ()))
     is_round = "@" in key  # the round in which a target is reached; the target is in the paper's unit
     return [value if is_round else value / unit for value in values if value is not None]
+
+
+def _with_mean(values: list[float]) -> list[float]:
+    """The values, or none if one is infinite: the mean of the repetitions that reached a target is too good."""
+    return values if np.isfinite(values).all() else []
 
 
 def _number(run: SuiteRun, cell: Cell, axis: str) -> float:
@@ -228,7 +252,7 @@ def _bars(run: SuiteRun, exhibit: Bars, name: str) -> Iterator[Picture]:
     measure = run.suite.measure(exhibit.key)
     unit = 1 / measure.unit if exhibit.percent else 1.0
     values = {
-        title: {run.name(cell, axes): np.array(run.values(cell.name, measure)) * unit for cell in there}
+        title: {run.name(cell, axes): np.array(_with_mean(run.values(cell.name, measure))) * unit for cell in there}
         for title, there in _panels(run, cells, exhibit.group)
     }
     if not any(len(bar) for group in values.values() for bar in group.values()):

@@ -687,6 +687,30 @@ def test_a_picture_over_a_setting_has_rows_of_a_file_as_shares() -> None:
         np.testing.assert_allclose(picture.draw().axes[0].lines[0].get_ydata(), [mean])
 
 
+@pytest.mark.parametrize("kind", ["over", "bars"])
+def test_a_mean_of_some_that_reached_a_target_is_not_drawn(kind: str) -> None:
+    """Seed 1 of FLIU under τ = 1 never reaches 90 %; round 4, the mean of the others, would be as good as τ = 5."""
+    steps: Axis = {f"tau{n}": Level({"training.local_steps": n}, str(n)) for n in (1, 5)}
+    suite = replace(SUITE, axes={**SUITE.axes, "tau": steps}, claims=(), published={}, small=Scale())
+    over, cells = Over("tau", ((0.0, TO_90),), "path/fliu/*", caption="R", percent=False), "path/fliu/tau"
+    exhibit = over if kind == "over" else Bars(TO_90, "tau", "path/fliu/*", caption="R", percent=False)
+    some = {f"{cells}1": [outcome(0, 0.95), outcome(1, 0.5)]}
+    every = {f"{cells}5": [outcome(0, 0.95), outcome(1, 0.95)]}
+
+    def drawn(outcomes: Mapping[str, Sequence[Result]]) -> Picture | Text:
+        (found,) = charts.pictures(run(suite, outcomes=outcomes, chosen=None, problems={}), exhibit, "tau")
+        return found
+
+    picture = drawn({**some, **every})
+    assert isinstance(picture, Picture)
+    assert picture.caption == "R. Without a mean, since a target was never reached: 1 (never in 1 of 2)."
+    axes = picture.draw().axes[0]
+    assert (len(axes.lines[0].get_xdata()) if kind == "over" else len(axes.patches)) == 1
+    nothing = drawn(some)
+    assert isinstance(nothing, Text)
+    assert nothing.text.startswith("R. Not drawn: there is no mean, since a target was never reached: 1 (never in")
+
+
 def test_pictures_show_what_was_run_and_say_what_was_not() -> None:
     steps: Axis = {f"tau{n}": Level({"training.local_steps": n}, str(n)) for n in (1, 5)}
     exhibits = (
