@@ -1,7 +1,6 @@
 """Background of a suite's numbers: damage of the text, runs, machine, cost."""
 
 import math
-import platform
 from collections.abc import Iterator, Sequence
 
 import pandas as pd
@@ -11,8 +10,6 @@ from pfl_ops.federation.loop.estimate import duration
 from pfl_ops.papers.suite_run import SuiteRun
 from pfl_ops.reports.document import Head, ItemList, PageBlock, Row, Table, TableCell, Text
 from pfl_ops.results import BYTES, Result
-from pfl_ops.system.machine import cpu_model
-from pfl_ops.tracking.provenance import NOT_INSTALLED, version
 
 TAGS = {
     "pfl_ops.device": "device",
@@ -44,10 +41,12 @@ def cost(run: SuiteRun) -> Iterator[PageBlock]:
         yield ItemList(tuple(run.problems.items()))
     items = dict(run.about)
     for tag, title in TAGS.items():
-        values = sorted({outcome.tags[tag] for outcome in outcomes if outcome.tags.get(tag)})
-        said = ", ".join(values) or (_here(tag) if outcomes else "")
-        if said:
-            items.setdefault(title, said)
+        values = [outcome.tags[tag] for outcome in outcomes if outcome.tags.get(tag)]
+        if values:
+            part = f" ({len(values)} of {count(len(outcomes), 'run')})" * (len(values) < len(outcomes))
+            items.setdefault(title, ", ".join(sorted(set(values))) + part)
+    if rows := sum(outcome.measures is not None for outcome in outcomes):
+        items["from a results file"] = f"{count(rows, 'run')}, of which time and machine are not known here"
     seconds = [outcome.seconds for outcome in outcomes if not math.isnan(outcome.seconds)]
     if seconds:
         items["computing"] = f"{duration(sum(seconds))} in {count(len(seconds), 'run')}"
@@ -97,16 +96,6 @@ def traffic(outcome: Result) -> float | None:
 
 def _size(sent: float) -> str:
     return format_bytes(round(sent))
-
-
-def _here(tag: str) -> str:
-    """Return the tags that a run of this process would have."""
-    if tag == "pfl_ops.cpu":
-        return cpu_model() or ""
-    if tag == "version.python":
-        return platform.python_version()
-    found = version(tag.removeprefix("version.")) if tag.startswith("version.") else NOT_INSTALLED
-    return "" if found == NOT_INSTALLED else found
 
 
 def _mean(values: Sequence[float]) -> float:
