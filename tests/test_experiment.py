@@ -55,6 +55,13 @@ class Strict(Algorithm):
     def round(self, s: Any, r: Any) -> Any: ...
 
 
+@register("exp_few")
+class Few(Tiny):
+    """A method that recommends settings which every kind of participation, or of partition, has."""
+
+    recommended: ClassVar = {"participation.share": 0.1, "partition.clients": 50}
+
+
 @pytest.fixture(scope="module")
 def tiny() -> Experiment:
     return Experiment.of("exp_tiny")
@@ -213,6 +220,17 @@ def test_a_shared_field_left_at_the_old_kind_s_default_takes_the_new_kind_s(tiny
     """20 clients are a default of drawn partitions; one that brings its own clients has no such default."""
     assert tiny.override({"partition.kind": "natural"}).partition.clients is None
     assert tiny.override({"partition.clients": 7}).override({"partition.kind": "natural"}).partition.clients == 7
+
+
+def test_a_new_kind_brings_no_recommended_value_back() -> None:
+    """A share of 1 and 20 clients were stated, which are the kinds' defaults; the method recommends others."""
+    stated = Experiment.of("exp_few", participation=1.0, clients=20)
+    changed = stated.override({"participation.kind": "dirichlet", "partition.kind": "path"})
+    assert (changed.participation.share, changed.partition.clients) == (1.0, 20)
+
+    file = {"algorithm": {"name": "exp_few"}, "participation": {"share": 1.0}}
+    merged = Experiment.compose(config=file, flags={"participation.kind": "dirichlet"})
+    assert (merged.participation.share, merged.partition.clients) == (1.0, 50)
 
 
 def test_steps_clear_epochs_and_epochs_clear_steps(tiny: Experiment) -> None:

@@ -90,7 +90,7 @@ def _assign(
             raise PflOpsError(f"{path} must be {one_of(here.names())}, got {show(tag)}")
         section = here.get(tag, path)
         if tag != new.get(here.tag):
-            new = {here.tag: tag, **_stays(here, new)}
+            new = {here.tag: tag, **_stays(here, new, section)}
         return _assign(place, section, new, changes, prefix, here)
     for name, value in changes.items():
         info = here.model_fields.get(name)
@@ -109,13 +109,18 @@ def _assign(
     return new
 
 
-def _stays(kinds: Kinds, old: Mapping[str, Any]) -> Tree:
-    """The shared fields of the old kind that were moved from its defaults; the new kind may have another default."""
+def _stays(kinds: Kinds, old: Mapping[str, Any], new: type[Section]) -> Tree:
+    """The shared fields of the old kind: as they are where they were moved from its defaults, else as the new kind has
+    them by default. These are stated too, or a weaker layer, as the method's recommendation, would fill them in."""
     before = kinds.get(old[kinds.tag]).model_fields if kinds.tag in old else {}
+
+    def is_moved(name: str) -> bool:
+        return name not in before or old[name] != before[name].get_default(call_default_factory=True)
+
     return {
-        name: old[name]
-        for name in kinds.shared & old.keys()
-        if name not in before or old[name] != before[name].get_default(call_default_factory=True)
+        name: old[name] if is_moved(name) else new.model_fields[name].get_default(call_default_factory=True)
+        for name in sorted(kinds.shared & old.keys())
+        if is_moved(name) or not new.model_fields[name].is_required()
     }
 
 
