@@ -13,6 +13,7 @@ from pfl_ops.data.datasets import load
 from pfl_ops.errors import PflOpsError
 from pfl_ops.federation.settings import Execution
 from pfl_ops.models.backbone import backbone
+from pfl_ops.registry import load_plugin
 
 CPU = Execution(device="cpu", way="vmap", chunk=2, threads=1, workers=1)
 
@@ -69,6 +70,35 @@ def test_options_and_weights_have_features_of_their_own(tmp_path: Path) -> None:
     keys = {samples(experiment(**changes)).features.key for changes in ({}, {"model.size": 40}, named)}  # type: ignore[union-attr]
     assert len(keys) == 3
     assert samples(experiment(model="mlp")).features is None
+
+
+FROZEN = """
+import numpy as np
+import torch
+from pfl_ops.models.backbone import Backbone
+from pfl_ops.models.base import Network, register
+
+def opened(device):
+    return lambda images: images.reshape(len(images), -1).astype(np.float32) * FACTOR
+
+@register("samples_frozen")
+class Frozen(Network):
+    def __init__(self, shape, n_classes):
+        super().__init__({"flatten": torch.nn.Flatten()}, 64, n_classes)
+
+    @classmethod
+    def backbone(cls, section, shape=None):
+        return Backbone("a factor", 64, None, opened)
+"""
+
+
+def test_an_edited_network_of_a_user_has_new_features(tmp_path: Path) -> None:
+    file, highest = tmp_path / "frozen.py", []
+    for factor in (1, 3):
+        file.write_text(FROZEN.replace("FACTOR", str(factor)))
+        load_plugin(file)
+        highest.append(float(samples(experiment(model="samples_frozen")).train.x.max()))
+    assert highest == [16, 48]
 
 
 def test_weights_are_part_of_what_a_run_is_by_content_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

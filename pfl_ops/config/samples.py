@@ -7,6 +7,7 @@ from pfl_ops.config.identity import weights_digest
 from pfl_ops.data.datasets import Dataset, load
 from pfl_ops.data.features import Features, key
 from pfl_ops.federation.settings import Execution
+from pfl_ops.models import MODELS
 from pfl_ops.models.backbone import backbone
 
 if TYPE_CHECKING:
@@ -29,12 +30,14 @@ def samples(experiment: "Experiment", data_dir: str | None = None, execution: Ex
     frozen = backbone(experiment.model, dataset.shape)
     if frozen is None:
         return dataset
+    name = experiment.model.name
+    code = [] if name in MODELS.builtin else [MODELS.digest(name)]  # a user's, which may be edited
     device = choose.device(execution or Execution(), "float32")  # whatever the training's: features are kept for all
     return dataset.seen_through(
         Features(
-            key=key(dataset.digest, frozen.name, weights_digest(experiment.model)),
+            key=key(dataset.digest, frozen.name, weights_digest(experiment.model), *code),
             width=frozen.width,
-            about=f"features of {dataset.name} ({experiment.model.name})",
+            about=f"features of {dataset.name} ({name})",
             open=functools.partial(frozen.open, device.type),
         )
     )

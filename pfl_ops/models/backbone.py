@@ -21,7 +21,7 @@ class Backbone:
     """A frozen feature extractor.
 
     Attributes:
-        name: all that its features depend on but samples and weights, in words.
+        name: all that its features depend on but samples, weights, and the code of a user's network, in words.
         width: D.
         weights: the file that its parameters come from; None: `name` decides them.
         open: loads it on a device ("cpu", "cuda"); called only where features are not known yet.
