@@ -448,8 +448,9 @@ class Fake:
         final = {"final/test/L1/local/mean": 0.7, "final/test/L1/global/mean": 0.25, "final/test/L1/acc": 0.95}
         shown = {"hash": f"{experiment.seed:064x}"[::-1], "page": "/#/experiments/7/runs?viewStateShareKey=methods"}
         return SimpleNamespace(
-            final=final, experiment=experiment, clients=CLIENTS, n_clients=3, complaints=[], origin="", **shown
-        )
+            final=final, metrics=final, params={}, experiment=experiment, clients=CLIENTS, n_clients=3, complaints=[],
+            origin="", **shown,
+        )  # fmt: skip
 
     def estimate(self, experiment: Experiment, **given: Any) -> Estimate:
         cost = {"samples": 120_000, "sent_bytes": 3 * 2**20}
@@ -670,7 +671,7 @@ def study(monkeypatch: pytest.MonkeyPatch, fake: Fake) -> list[dict[str, Any]]:
             values={"val/L1/acc": 1.5},
             scores={"val/L1/acc": 1.5},
             best={"training.lr": 0.01, "algorithm.gamma.kind": "adaptive"},
-            finals=[SimpleNamespace(final={"final/test/L1/local/mean": 0.7}, clients=CLIENTS, n_clients=3)],
+            finals=[SimpleNamespace(final={"final/test/L1/local/mean": 0.7}, clients=CLIENTS, n_clients=3, params={})],
             openings_note="the test data were opened 1 time for this study",
             page=None,
             confirmation=None,
@@ -1190,7 +1191,7 @@ def test_mean_over_some_repetitions_says_of_how_many() -> None:
     """Seed 0 has no score; (0.5 + 0.7) / 2 are the other two's, and one alone has a worst client of 10 samples."""
     finals = [{}, *({"final/test/G/local/mean": acc} for acc in (0.5, 0.7))]
     clients = [CLIENTS[:0], CLIENTS.assign(stage="G", local=0.5), CLIENTS.assign(stage="G", local=0.5, n_held=9)]
-    found = [SimpleNamespace(final=f, clients=c, n_clients=3) for f, c in zip(finals, clients, strict=True)]
+    found = [SimpleNamespace(final=f, clients=c, n_clients=3, params={}) for f, c in zip(finals, clients, strict=True)]
     assert tables.scores(found, "test").rows == (("G", "60.0 ± 14.1 % (2 of 3)", "–", "–", "–", "50.0 % (1 of 3)"),)
 
 
