@@ -3,6 +3,7 @@
 Cells are chosen by patterns as in claims: "path/*", "*/{fliu,fedavg}", "b01/*/{!fedas}".
 """
 
+import math
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -111,3 +112,16 @@ class Energy:
 
 
 Exhibit: TypeAlias = Grid | Curves | Over | Bars | Allocation | Energy
+
+
+def level_number(title: str) -> float | None:
+    """Return the number that a level's title stands for; None: there is none.
+
+    >>> [level_number(title) for title in ("0.6", "60 %", "P = 0.6", "few")]
+    [0.6, 60.0, 0.6, None]
+    """
+    try:
+        found = float(title.rpartition("=")[2].strip(" %"))
+    except ValueError:
+        return None
+    return found if math.isfinite(found) else None

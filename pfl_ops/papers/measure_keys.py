@@ -23,7 +23,6 @@ def check_measures(suite: Suite) -> None:
     Raises:
         PflOpsError: the first one, with the nearest key.
     """
-    cells = [(suite.experiment(cell), suite.stages(cell)) for cell in suite.cells]
     keys = [measure.key for measure in suite.measures]
     for measure in suite.measures:
         if keys.count(measure.key) > 1:
@@ -35,12 +34,21 @@ def check_measures(suite: Suite) -> None:
             raise PflOpsError(
                 f"measure {echo(measure.key)}: behind the key stands @ with a target, # with a round, or #{HIGHEST}"
             )
-        name, number = found["name"], found["round"] or HIGHEST
-        known = [(tracked_as(name, stages), _tracked(experiment)) for experiment, stages in cells]
-        if not NOTE.fullmatch(name) and not any(key in there for key, there in known):
-            raise unknown("number of a run", *known[0])
-        if number != HIGHEST and all(int(number) > experiment.training.rounds for experiment, _ in cells):
+        check_tracked(suite, found["name"])
+        number = found["round"] or HIGHEST
+        if number != HIGHEST and all(int(number) > suite.experiment(cell).training.rounds for cell in suite.cells):
             raise PflOpsError(f"measure {echo(measure.key)}: no cell has round {number} at scale full")
+
+
+def check_tracked(suite: Suite, name: str) -> None:
+    """Refuse a key that no run of a suite's cells can track.
+
+    Raises:
+        PflOpsError: with the nearest key.
+    """
+    known = [(tracked_as(name, suite.stages(cell)), _tracked(suite.experiment(cell))) for cell in suite.cells]
+    if not NOTE.fullmatch(name) and not any(key in there for key, there in known):
+        raise unknown("number of a run", *known[0])
 
 
 def _problem(measure: Measure) -> str:

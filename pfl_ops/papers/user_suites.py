@@ -9,9 +9,9 @@ from pathlib import Path
 from pfl_ops import metrics, spaces
 from pfl_ops.errors import LONGEST_PATH, PflOpsError, echo, in_a_line, place, unknown
 from pfl_ops.papers.claims import Claim
-from pfl_ops.papers.exhibits import Allocation, Bars, Curves, Energy, Exhibit, Grid, Over
+from pfl_ops.papers.exhibits import Allocation, Bars, Curves, Energy, Exhibit, Grid, Over, level_number
 from pfl_ops.papers.expression import matching
-from pfl_ops.papers.measure_keys import check_measures
+from pfl_ops.papers.measure_keys import check_measures, check_tracked
 from pfl_ops.papers.published import PublishedFile
 from pfl_ops.papers.suite import SCALES, Changes, Level, ScaleName, Suite
 from pfl_ops.registry import load_plugin, plugin_module
@@ -167,8 +167,10 @@ def _check_exhibit(suite: Suite, exhibit: Exhibit) -> None:
     """Refuse an exhibit that names an axis, a measure or a cell that the suite has not."""
     axes = [*suite.axes]
     for axis in _axes(exhibit):
-        if axis not in (*axes, MEASURE):
-            raise unknown(f"axis in a {type(exhibit).__name__}", axis, [*axes, MEASURE])
+        with_measure = isinstance(exhibit, Grid) or (isinstance(exhibit, Over) and axis == exhibit.x)
+        known = [*axes, MEASURE] if with_measure else axes
+        if axis not in known:
+            raise unknown(f"axis in a {type(exhibit).__name__}", axis, known)
     match exhibit:
         case Grid():
             placed = (*exhibit.rows, *exhibit.columns, *exhibit.blocks)
@@ -180,15 +182,40 @@ def _check_exhibit(suite: Suite, exhibit: Exhibit) -> None:
                     raise PflOpsError(f"a Grid has no place for axis {axis}, which has several levels")
             for key in exhibit.measures:
                 suite.measure(key)
+            if MEASURE not in placed and len(exhibit.measures or suite.measures) > 1:
+                raise PflOpsError(f"a Grid has no place for {MEASURE}: it shows several; name one in `measures`")
         case Bars():
             suite.measure(exhibit.key)
         case Allocation():
             suite.cell(exhibit.cell)
-        case Over() | Curves() | Energy():
+        case Over():
+            _check_over(suite, exhibit)
+        case Curves():
+            check_tracked(suite, exhibit.key)
+        case Energy():
             pass
         case _:
             raise PflOpsError(f"exhibits has a {type(exhibit).__name__}; it takes Grid, Curves, Over, Bars, Allocation")
     matching(getattr(exhibit, "cells", ""), suite.labels)
+
+
+def _check_over(suite: Suite, exhibit: Over) -> None:
+    """Refuse a picture over an axis whose levels are no numbers, and one of a key that no run has."""
+    if len(exhibit.keys) != 1 and (exhibit.x != MEASURE or not exhibit.keys):
+        raise PflOpsError(f"an Over has one key, and with x={MEASURE} one or more; got {len(exhibit.keys)}")
+    for _, key in exhibit.keys:
+        if key not in (measure.key for measure in suite.measures):
+            check_tracked(suite, key)
+    if exhibit.x == MEASURE:
+        return
+    shown = matching(exhibit.cells, suite.labels)
+    for label in dict.fromkeys(cell.labels[exhibit.x] for cell in suite.cells if cell.name in shown):
+        title = suite.axes[exhibit.x][label].title or label
+        if level_number(title) is None:
+            raise PflOpsError(
+                f"an Over has axis {echo(exhibit.x)}, whose level {label} has no number: its title is "
+                f"'{echo(title)}'; as '0.6', '60 %' or 'P = 0.6' it has one"
+            )
 
 
 def _check_rule(suite: Suite) -> None:

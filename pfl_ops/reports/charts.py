@@ -12,6 +12,7 @@ import numpy as np
 from pfl_ops import energy, figures
 from pfl_ops.comparison import Line
 from pfl_ops.papers import Allocation, Bars, Cell, Curves, Energy, Exhibit, Over
+from pfl_ops.papers.exhibits import level_number
 from pfl_ops.papers.suite_run import SuiteRun
 from pfl_ops.reports.document import Picture, Text
 from pfl_ops.results import Result
@@ -205,7 +206,7 @@ def _over(run: SuiteRun, exhibit: Over, name: str) -> Iterator[Picture]:
         points: dict[str, dict[float, list[float]]] = {}
         for cell in there:
             line = points.setdefault(run.name(cell, axes), {})
-            for x, key in exhibit.keys if measured else ((_number(run, cell, exhibit.x), exhibit.keys[0][1]),):
+            for x, key in _places(run, cell, exhibit):
                 line[x] = _with_mean(_as_tracked(run, cell, key))
         series = {line: band for line, band in ((line, _stack(values)) for line, values in points.items()) if band}
         if series:
@@ -216,6 +217,14 @@ def _over(run: SuiteRun, exhibit: Over, name: str) -> Iterator[Picture]:
             caption = f"{exhibit.caption.rstrip('.')}: {title}" if title and exhibit.caption else exhibit.caption
             alt = f"{exhibit.ylabel} over {exhibit.xlabel or exhibit.x} of {', '.join(series)}"
             yield Picture(f"{name}-{i + 1}" if exhibit.panel else name, caption, draw, alt)
+
+
+def _places(run: SuiteRun, cell: Cell, exhibit: Over) -> Sequence[tuple[float, str]]:
+    """The place and the key of each point of a cell."""
+    if exhibit.x == "measure":
+        return exhibit.keys
+    number = level_number(run.title(exhibit.x, cell.labels[exhibit.x]))
+    return [] if number is None else [(number, exhibit.keys[0][1])]
 
 
 def _as_tracked(run: SuiteRun, cell: Cell, key: str) -> list[float]:
@@ -229,12 +238,6 @@ def _as_tracked(run: SuiteRun, cell: Cell, key: str) -> list[float]:
 def _with_mean(values: list[float]) -> list[float]:
     """The values, or none if one is infinite: the mean of the repetitions that reached a target is too good."""
     return values if np.isfinite(values).all() else []
-
-
-def _number(run: SuiteRun, cell: Cell, axis: str) -> float:
-    """The number that a level stands for: its title "0.6", or what is a number of "P = 0.6"."""
-    title = run.title(axis, cell.labels[axis])
-    return float(title.rpartition("=")[2].strip(" %"))
 
 
 def _stack(values: Mapping[float, Sequence[float]]) -> figures.Band | None:

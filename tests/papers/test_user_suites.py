@@ -114,6 +114,7 @@ def test_numbers_are_read_on_the_driver_only(example: Callable[..., Path]) -> No
         load_suites([file])
 
 
+GRID, EXHIBITS = 'Grid(rows=("method",), columns=("measure",))', '__import__("pfl_ops").papers.exhibits.'
 WRONG = {
     "name": ('name="ours/table1"', 'name="table1"', "suite 'table1': the name of a suite is PAPER/EXHIBIT"),
     "up": ('name="ours/table1"', 'name="../table1"', "the name of a suite is PAPER/EXHIBIT"),
@@ -166,6 +167,15 @@ WRONG = {
     "no_claim": ('claims=(Claim(', 'claims=("x", Claim(', "claims has a str; it takes Claim(...)"),
     "axis": ('axes={\n        "method"', 'axes={\n        "measure"', "no axis can be named measure"),
     "places": ('columns=("measure",)', 'columns=("measure", "measure")', "a Grid has axis measure at two places"),
+    "grid_measure": (GRID, 'Grid(rows=("method",), columns=())', "a Grid has no place for measure: it shows several"),
+    "over_title": (
+        GRID, EXHIBITS + 'Over("method", ((0.0, OWN),))',
+        "an Over has axis method, whose level fedavg has no number: its title is 'FedAvg'",
+    ),
+    "over_keys": (GRID, EXHIBITS + 'Over("measure", ())', "an Over has one key, and with x=measure one or more; got 0"),
+    "over_key": (GRID, EXHIBITS + 'Over("measure", ((1, "test/L1/locl/mean"),))', "no number of a run named 'test/L1"),
+    "curves_key": (GRID, EXHIBITS + 'Curves("test/L1/locl/mean")', "no number of a run named 'test/L1/locl/mean'. Did"),
+    "bars_axis": (GRID, EXHIBITS + 'Bars(OWN, "measure")', "no axis in a Bars named 'measure'. Known: method"),
     "rule_own": ("trials=8", 'trials=8, own={"locl": {}}', "no method in `cells` of rule ours named 'locl'"),
     "rule_trials": ("trials=8", 'trials="8"', "rule ours: trials must be a whole number from 1 on, got '8'"),
     "rule_metric": ("val/L1/acc", "test/L1/acc", "no validation score (rule ours) named 'test/L1/acc'. Did you mean"),
