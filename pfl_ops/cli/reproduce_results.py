@@ -57,6 +57,9 @@ def show_results(
     for one in done:
         for cell, reason in one.problems.items():
             say(console, f"{one.suite.name} {cell}: {reason}")
+    for one in done:
+        if one.uncounted:
+            say(console, f"{one.suite.name}: {one.uncounted_in_words}")
     moved = {f"{one.suite.name}/{cell}": data for one in done for cell, data in one.stand_ins.items()}
     if moved:
         data = ", ".join(sorted(set(moved.values())))

@@ -9,7 +9,7 @@ from itertools import chain
 from typing import Any, NamedTuple, TypeAlias
 
 from pfl_ops.config.experiment import Experiment
-from pfl_ops.errors import PflOpsError
+from pfl_ops.errors import PflOpsError, count
 from pfl_ops.papers import overrides
 from pfl_ops.papers.claims import Claim, Verdict
 from pfl_ops.papers.expression import matching
@@ -56,6 +56,7 @@ class SuiteRun:
         link: address of a repetition's run. counts: of a cell's partition. about: further lines on the machine.
         changes: settings that the user changed in all cells that have them (`--set`).
         outdated: rows of an earlier version of the suite, in the file that it was read from.
+        uncounted: finished repetitions behind the planned ones, of earlier calls, which are not among the outcomes.
     """
 
     suite: Suite
@@ -71,6 +72,7 @@ class SuiteRun:
     about: Mapping[str, str] = field(default_factory=dict)
     changes: Changes = field(default_factory=dict)
     outdated: int = 0
+    uncounted: int = 0
 
     def unchanged(self, cell: Cell) -> Experiment:
         """Return the experiment of a cell at this scale, on the data that it runs on, without the user's changes."""
@@ -114,6 +116,14 @@ class SuiteRun:
         """Repetitions of most finished cells; of the scale where there is none."""
         counts = [len(found) for found in self.outcomes.values() if found]
         return max(set(counts), key=counts.count) if counts else self.suite.scale(self.scale).repetitions
+
+    @cached_property
+    def uncounted_in_words(self) -> str:
+        """A line on seeds of earlier calls that do not count here; "": there are none."""
+        if not self.uncounted:
+            return ""
+        runs = f"{count(self.uncounted, 'finished run')} of further seeds"
+        return f"{runs} not counted (--until-decided or a larger --repetitions counts them)"
 
     def lost(self, cell: str) -> str:
         """Return the number of a cell's repetitions that diverged, as text: "1 of 3 diverged"; "": none did."""

@@ -246,12 +246,29 @@ class Reproduction:
                 self._diverged(part),
                 elsewhere(part, self.plan.scale, self.finished.values()),
                 changes=part.changes,
+                uncounted=self._uncounted(part),
                 part=part,
                 run=self.parents[part.suite.name],
             )
             self.complete[part.suite.name] = done
             if self.on_suite is not None:
                 self.on_suite(done)
+
+    def _uncounted(self, part: Part) -> int:
+        """The number of finished runs of further seeds of a suite's chosen cells that are not among its outcomes."""
+        kept, found = self.kept.get(part.suite.name), 0
+        for cell in part.chosen:
+            in_file = kept if cell not in part.stand_ins else None
+            rows = {row.seed for row in in_file.outcomes.get(cell, ())} if in_file else set()
+            lost = in_file.diverged.get(cell, {}) if in_file else {}
+            number = len(part.jobs.get(cell, ()))
+            while 0 < number < MOST_SEEDS:
+                job = part.repetition(cell, number, self.data_dir)
+                seed = job.experiment.seed
+                if seed in lost or not (job.digest in self.finished or seed in rows):
+                    break
+                found, number = found + 1, number + 1
+        return found
 
     def read_further(self) -> None:
         """Take the further seeds that earlier calls have finished, whichever claims they were run for."""

@@ -512,6 +512,13 @@ def items_of(document: Document) -> dict[str, str]:
     return dict(item for block in blocks if isinstance(block, ItemList) for item in block.items)
 
 
+def test_further_seeds_that_do_not_count_are_told() -> None:
+    """A claim that was decided with more seeds is undecided again with the planned ones."""
+    assert items_of(suite_report(run(uncounted=0)))["repetitions"] == "2 (the paper: 3)"
+    told = "1 finished run of further seeds not counted (--until-decided or a larger --repetitions counts them)"
+    assert items_of(suite_report(run(uncounted=1)))["repetitions"] == f"2 (the paper: 3); {told}"
+
+
 def test_rows_of_a_results_file_were_not_computed_on_this_machine() -> None:
     """Three rows, which say their revision and PyTorch alone; then the same beside a run of this work folder."""
     tags = {"version.torch": "2.6.0", "pfl_ops.git_revision": "abc"}

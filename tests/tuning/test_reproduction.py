@@ -139,6 +139,20 @@ def test_a_run_that_diverged_by_a_results_file_is_not_run_again() -> None:
     assert not [one for one in call._open(call.plan.parts[0]) if "iid/local" in one.cells]
 
 
+def test_finished_further_seeds_that_are_left_out_are_counted() -> None:
+    """One seed is planned. Seeds 1 and 2 of a cell, and 1 of another, do not count; one that diverged ends a cell."""
+    kept = {
+        TOY.name: {
+            "iid/local": [row(seed, TOY, 150.0) for seed in (0, 1, 2, 4)],
+            "iid/fedavg": [row(seed, TOY, 150.0) for seed in (0, 1, 2)],
+        }
+    }
+    call = looked_up(kept, TOY, diverged={"iid/fedavg": {2: "diverged at round 7"}})
+    assert call._uncounted(call.plan.parts[0]) == 3
+    call.read_further()
+    assert call._uncounted(call.plan.parts[0]) == 0
+
+
 @pytest.mark.parametrize("first", [0, 1])
 def test_a_row_that_says_diverged_stays_beside_a_run_of_the_store_that_finished(
     first: int, monkeypatch: pytest.MonkeyPatch
