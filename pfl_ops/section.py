@@ -5,8 +5,9 @@ parameters into a section, so that a partition or a network states each option o
 """
 
 import inspect
+import json
 import typing
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, create_model
@@ -37,6 +38,31 @@ class Section(BaseModel):
     model_config = ConfigDict(
         frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False, protected_namespaces=()
     )
+
+
+def plain_values(section: Section) -> dict[str, Any]:
+    """Return every value of a section as JSON has them; those of a set in the order of their texts.
+
+    Python's own order of a set of texts is another one in each process.
+
+    >>> class Parts(Section):
+    ...     of: frozenset[str]
+    >>> plain_values(Parts(of=["b", "c", "a"]))
+    {'of': ['a', 'b', 'c']}
+    """
+    tree: dict[str, Any] = _sorted_sets(section.model_dump(mode="json"), section.model_dump())
+    return tree
+
+
+def _sorted_sets(tree: Any, values: Any) -> Any:
+    """The same JSON, with sorted lists where `values`, of which it was made, have sets."""
+    if isinstance(values, set | frozenset) and isinstance(tree, list):
+        return sorted(tree, key=json.dumps)
+    if isinstance(values, Mapping) and isinstance(tree, dict) and len(values) == len(tree):
+        return {name: _sorted_sets(tree[name], value) for name, value in zip(tree, values.values(), strict=True)}
+    if isinstance(values, list | tuple) and isinstance(tree, list) and len(values) == len(tree):
+        return [_sorted_sets(one, value) for one, value in zip(tree, values, strict=True)]
+    return tree
 
 
 def options(

@@ -17,6 +17,7 @@ from pfl_ops.algorithms.base import Algorithm, register
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.config.identity import canonical, code_line, differing_code, fingerprint, identity
 from pfl_ops.data.datasets import CONTENTS, unread
+from pfl_ops.data.partition import PARTITIONS
 from pfl_ops.errors import PflOpsError
 from pfl_ops.federation.losses import LOSSES
 from pfl_ops.federation.settings import Execution
@@ -49,6 +50,13 @@ class Tiny(Algorithm):
 @register("hash_other")
 class Other(Tiny):
     """The same fields under another name."""
+
+
+@register("hash_chosen")
+class Chosen(Tiny):
+    """A method with a set."""
+
+    parts: frozenset[int] = frozenset()
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -155,6 +163,31 @@ def test_it_does_not_depend_on_how_the_experiment_was_written(base: Experiment) 
     assert base.override({"training.lr": "5e-2", "training.momentum": 0}).hash == base.hash
     assert base.override({"training.lr": 0.9}).override({"training.lr": 0.05}).hash == base.hash
     assert Experiment(algorithm=Tiny()).hash == base.hash
+
+
+def test_equal_values_have_one_hash(base: Experiment) -> None:
+    """The order of a set is its history (8 and 0 have one place in Python's table), of texts another in each process.
+    A zero has no sign."""
+    one, other = (Experiment.of("hash_chosen", **{"algorithm.parts": parts}) for parts in ([0, 8], [8, 0]))
+    assert one == other and list(one.get("algorithm.parts")) != list(other.get("algorithm.parts"))
+    assert one.hash == other.hash != Experiment.of("hash_chosen", **{"algorithm.parts": [0]}).hash
+    assert one.flat["algorithm.parts"] == other.flat["algorithm.parts"] == [0, 8]
+    assert one.resolved == other.resolved and Experiment.from_yaml(other.to_yaml()) == one
+    zero, negative = (base.override({"algorithm.lam": value}) for value in (0.0, -0.0))
+    assert zero == negative and zero.hash == negative.hash
+
+
+def test_the_parts_of_a_user_s_partition_have_one_order(tmp_path: Path) -> None:
+    """As `test_equal_values_have_one_hash`, of a set that a partition takes."""
+    file = tmp_path / "hash_stripes.py"
+    file.write_text(
+        "from pfl_ops.data.partition import partition\n"
+        "@partition('hash_stripes')\n"
+        "def stripes(labels, n_clients, *, rng, parts: frozenset[int] = frozenset()): ...\n"
+    )
+    load_plugin(file)
+    one, other = (PARTITIONS.get("hash_stripes").model_validate({"parts": parts}) for parts in ([0, 8], [8, 0]))
+    assert one.identity() == other.identity() and one.identity()["parts"] == [0, 8]
 
 
 def test_an_option_of_a_method_that_came_later_keeps_the_hash_of_earlier_runs() -> None:

@@ -23,7 +23,7 @@ from pfl_ops.errors import PflOpsError
 from pfl_ops.federation.settings import Evaluation, Execution, Participation, Training, UniformParticipation
 from pfl_ops.models import MODELS, ModelSection
 from pfl_ops.models.backbone import has_backbone
-from pfl_ops.section import MOST_SEED, Section, check_last_seed
+from pfl_ops.section import MOST_SEED, Section, check_last_seed, plain_values
 
 if TYPE_CHECKING:
     from pfl_ops.algorithms.base import Algorithm
@@ -283,17 +283,17 @@ class Experiment(Section):
         >>> Experiment.of("fliu", dataset="digits").resolved["algorithm"]
         {'name': 'fliu', 'gamma': {'kind': 'adaptive'}}
         """
-        return self.model_dump(mode="json")
+        return plain_values(self)
 
     @property
     def flat(self) -> dict[str, Any]:
-        """Every value by its path.
+        """Every value by its path; of a set a list of its values, in the order of their texts.
 
         >>> flat = Experiment.of("fliu", dataset="digits", **{"algorithm.gamma": {"kind": "fixed", "value": 0.5}}).flat
         >>> flat["algorithm.gamma.kind"], flat["algorithm.gamma.value"]
         ('fixed', 0.5)
         """
-        return {setting.path: setting.value for setting in settings(self)}
+        return {setting.path: _in_order(setting.value) for setting in settings(self)}
 
     @property
     def label(self) -> str:
@@ -474,6 +474,10 @@ def _tags_first(tree: Any) -> Any:
     if not isinstance(tree, dict):
         return tree
     return {key: _tags_first(tree[key]) for key in sorted(tree, key=lambda key: key not in ("kind", "name"))}
+
+
+def _in_order(value: Any) -> Any:
+    return sorted(value, key=repr) if isinstance(value, set | frozenset) else value
 
 
 def _text(value: Any) -> str:

@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Collection
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pfl_ops.algorithms import ALGORITHMS
 from pfl_ops.config.fields import Tree
@@ -153,9 +153,17 @@ def content_line(identity: Tree) -> str:
 
 
 def canonical(identity: Tree, without: Collection[str] = ()) -> str:
-    """JSON with sorted keys and no spaces; `without`: top keys that are left out."""
-    kept = {key: value for key, value in identity.items() if key not in without}
+    """JSON with sorted keys, no spaces and no negative zero; `without`: top keys that are left out."""
+    kept = {key: _without_negative_zero(value) for key, value in identity.items() if key not in without}
     return json.dumps(kept, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+
+
+def _without_negative_zero(value: Any) -> Any:
+    if isinstance(value, float):
+        return value + 0.0  # 0.0 of -0.0, which equals it
+    if isinstance(value, dict):
+        return {key: _without_negative_zero(one) for key, one in value.items()}
+    return [_without_negative_zero(one) for one in value] if isinstance(value, list | tuple) else value
 
 
 def fingerprint(identity: Tree, without: Collection[str] = ()) -> str:

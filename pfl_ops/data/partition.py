@@ -19,7 +19,7 @@ from pfl_ops.data.by_client import ByClient
 from pfl_ops.data.cut import counts_table
 from pfl_ops.errors import PflOpsError, in_a_line, place
 from pfl_ops.registry import Registry
-from pfl_ops.section import MOST_COUNT, MOST_SEED, Section, options
+from pfl_ops.section import MOST_COUNT, MOST_SEED, Section, options, plain_values
 
 F = TypeVar("F", bound=Callable[..., Sequence[np.ndarray]])
 
@@ -146,7 +146,7 @@ class Scheme(Section):
         >>> PARTITIONS.get("path")(clients=5).identity()
         {'kind': 'path', 'clients': 5, 'seed': None, 'classes_per_client': 2}
         """
-        return self.model_dump(mode="json")
+        return plain_values(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle by name: the class is made at run time, so another process finds its own in the registry."""
