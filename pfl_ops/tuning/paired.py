@@ -77,7 +77,7 @@ class PairedPruner:
         """Return True if a trial with these results is worse than the best one, in the instances of both.
 
         The best one is the best complete trial whose runs have scores by group: not those that were read from
-        checkpoints of earlier versions, or whose driver was killed in the second after their last round.
+        checkpoints of earlier versions.
         """
         best_scores, scores = self._best(combination), instances(results, combination)
         common = sorted(best_scores.keys() & scores.keys())

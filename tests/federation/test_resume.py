@@ -5,6 +5,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from little import LOOP, Puppet, clients, network, same, simulation, traces
@@ -135,6 +136,24 @@ def test_killed_before_the_final_scores(method: Any, rounds: int, every: int, tm
     kept = list(again.records)
     assert list(again.run()) == kept and again.resumed_from == rounds
     same(traces(again), traces(whole))
+
+
+@pytest.mark.parametrize("every", [1, 5])
+def test_trial_killed_after_its_last_round_keeps_its_clients(every: int, tmp_path: Path) -> None:
+    """Without a full evaluation the table of clients is that of the last round: it comes out the same, as G does."""
+    more: dict[str, Any] = {"rounds": 3, "share": 0.5, "final": False, "stages": {"L1", "L2"}}
+    execution = LOOP.model_copy(update={"checkpoint_every": every})
+    whole = simulation(FLIU(), folder=tmp_path / "whole", **more)
+    list(whole.run())
+    upto(simulation(FLIU(), folder=tmp_path / "cut", execution=execution, **more), 3)
+    list(simulation(FLIU(), folder=tmp_path / "cut", execution=execution, **more).run())
+    again = simulation(FLIU(), folder=tmp_path / "cut", execution=execution, **more)
+    list(again.run())
+    assert again.read and {"L1", "L2"} == {*again.client_table["stage"]} == {*whole.client_table["stage"]}
+    for column, values in whole.client_table.items():
+        np.testing.assert_array_equal(again.client_table[column], values)
+    ours, theirs = again.global_model(), whole.global_model()
+    assert ours is not None and theirs is not None and all(ours[name].equal(theirs[name]) for name in theirs)
 
 
 def test_a_trials_run_can_be_finished_in_full_later(tmp_path: Path) -> None:

@@ -319,14 +319,14 @@ class Simulation:
             assert self._checkpoints is not None
             self._checkpoints.tidy()
             return
-        if self._ending is None and self.with_final:
+        if self._ending is None:
             self._again()
-        if self._ending is not None:
-            self._global = self._ending.model
-            scores = self._ending.scores or {}
-            self.final = keys(scores, self.evaluation.split, self.evaluation.eps, self.scorer.sizes, "final/")
-            shown = scores if self.with_final else self._ending.curves
-            self.client_table = finish.table(shown, self.scorer, self.task.sizes.cpu().numpy(), self._chances())
+        assert self._ending is not None
+        self._global = self._ending.model
+        scores = self._ending.scores or {}
+        self.final = keys(scores, self.evaluation.split, self.evaluation.eps, self.scorer.sizes, "final/")
+        shown = scores if self.with_final else self._ending.curves
+        self.client_table = finish.table(shown, self.scorer, self.task.sizes.cpu().numpy(), self._chances())
         self.final |= finish.best(self.records, self.evaluation.split, getattr(self.method, "own_stage", "L1"))
         self.final |= finish.reached(self.records, self.evaluation.split, self.evaluation.targets)
         if self._checkpoints is not None:
@@ -348,7 +348,8 @@ class Simulation:
         return {name: values for name, values in found.items() if values is not None}
 
     def _again(self) -> None:
-        """Killed between the last checkpoint and the final scores: the last round is run again for them.
+        """Killed between the last checkpoint and the end: the last round is run again for final scores, the table of
+        clients and the global model.
 
         The checkpoint before the last is the state to start from; without it the run starts over.
         """
