@@ -16,7 +16,7 @@ from filelock import FileLock, Timeout
 from pfl_ops.errors import PflOpsError, in_a_line
 from pfl_ops.tracking import requests
 from pfl_ops.tracking.home import TrackingTarget, WorkFolder
-from pfl_ops.tracking.requests import LOCK, LOG, OWNER, REQUEST, Request
+from pfl_ops.tracking.requests import LOCK, LOG, OWNER, REQUEST, Request, RunEnd
 
 if TYPE_CHECKING:
     from pfl_ops.config.experiment import Experiment
@@ -69,7 +69,7 @@ def _track(folder: Path) -> None:
     from pfl_ops import runs
     from pfl_ops.config.experiment import Experiment
     from pfl_ops.federation.settings import Execution
-    from pfl_ops.federation.state.checkpoint import Record
+    from pfl_ops.federation.state.checkpoint import FINISHED, Record
     from pfl_ops.registry import load_plugin
     from pfl_ops.tracking.store import Store
 
@@ -77,6 +77,7 @@ def _track(folder: Path) -> None:
         load_plugin(Path(plugin))
     experiment = Experiment.model_validate(request.experiment)
     home = WorkFolder(folder.parents[1])
+    whole = home.checkpoints / request.digest / FINISHED
     is_live = requests.is_locked(folder / OWNER)
     if not is_live and requests.read_end(folder).status == "FINISHED":
         _check(experiment, home, request)
@@ -93,11 +94,15 @@ def _track(folder: Path) -> None:
             tags=request.tags,
             rerun=rerun,
             start=min([requests.begun(folder), *(record.time for record in kept[:1])]),
+            read=whole.is_dir(),
         )
         if is_live:
             for line in sys.stdin:
                 run.log([Record(**json.loads(line))])
         end = requests.read_end(folder)
+        if end.status == "KILLED" and not request.rerun and whole.is_dir():  # stopped while it was read, or at its end
+            done = runs.is_finished(experiment, home=home.root, data_dir=request.data_dir)
+            end = RunEnd("FINISHED") if done else end
         records = runs.records_of(home, request.digest)
         last = records[-1].time if records else requests.begun(folder)
         run.ended_at(end.time or last, read=end.time is None and end.status != "KILLED")
@@ -108,17 +113,18 @@ def _track(folder: Path) -> None:
             return
         _check(experiment, home, request)
         run.flush()
-        runs.run(
-            experiment,
-            home=home.root,
-            data_dir=request.data_dir,
-            execution=Execution.model_validate(request.execution),
-            progress=False,
-            store=store,
-            name=request.name,
-            tags=request.tags,
-            computed=True,
-        )
+        with suppress(runs.Diverged):  # the end says so
+            runs.run(
+                experiment,
+                home=home.root,
+                data_dir=request.data_dir,
+                execution=Execution.model_validate(request.execution),
+                progress=False,
+                store=store,
+                name=request.name,
+                tags=request.tags,
+                computed=True,
+            )
 
 
 def _check(experiment: "Experiment", home: WorkFolder, request: Request) -> None:

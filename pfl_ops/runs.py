@@ -243,7 +243,7 @@ def run(
             store = store or opened.enter_context(closing(Store.open(home, tracking_uri, offline=True)))
             recorder = _opened(experiment, tree, simulation, store, parent, name, tags, rerun, computed)
         tell = opened.enter_context(watching(experiment, on_record, progress))
-        with _ending(recorder), closing(simulation):
+        with _ending(recorder, simulation.read), closing(simulation):
             for record in simulation.run():
                 mark.unlink(missing_ok=True)  # the old checkpoints are gone
                 recorder.log(record)
@@ -305,6 +305,7 @@ def _opened(
         tags=tags,
         rerun=rerun,
         start=records[0].time if records else None,
+        read=simulation.read,
     )
     if simulation.read and not computed:
         run.ended_at(records[-1].time, read=True)
@@ -409,13 +410,18 @@ def _rerun(mark: Path) -> str:
 
 
 @contextmanager
-def _ending(recorder: Recorder) -> Iterator[None]:
-    """Whatever stops a run, the records so far are tracked and its status says how it ended."""
+def _ending(recorder: Recorder, read: bool) -> Iterator[None]:
+    """Whatever stops a run, the records so far are tracked and its status says how it ended.
+
+    Args:
+        read: the run was over before: what stops its reading is no failure of the run.
+    """
     try:
         yield
     except BaseException as error:
         with suppress(PflOpsError, OSError):  # what stopped the run may stop this too: a full disk
-            status = "KILLED" if isinstance(error, KeyboardInterrupt) else "FAILED"
+            stopped = isinstance(error, KeyboardInterrupt) or (read and not isinstance(error, Diverged))
+            status = "KILLED" if stopped else "FAILED"
             recorder.end(status, {DIVERGED: str(error)} if isinstance(error, Diverged) else {})
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise PflOpsError(

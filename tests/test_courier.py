@@ -237,6 +237,30 @@ def test_ctrl_c_and_divergence_are_noted(home):
     assert found["1"].tags[DIVERGED].startswith("diverged at round ")
 
 
+@pytest.mark.parametrize(("wait", "error"), [(True, KeyboardInterrupt), (False, KeyboardInterrupt), (True, ValueError)])
+def test_a_finished_run_whose_reading_is_stopped_stays(home, wait, error):
+    """It was marked KILLED or FAILED, so that comparisons left out the result that MLflow had."""
+
+    def stop(record: Any) -> None:
+        raise error
+
+    go(experiment(), home)
+    first = only(home)
+    with pytest.raises(error):
+        runs.run(experiment(), home=home, execution=LOOP, on_record=stop, wait=wait)
+    found = only(home)
+    assert (found.run_id, found.status, found.end) == (first.run_id, "FINISHED", first.end)
+
+
+def test_a_process_killed_while_it_reads_a_finished_run_changes_nothing(home):
+    go(experiment(), home)
+    first = only(home)
+    killed_run(home)
+    assert len(requests.pending(WorkFolder(home))) == 1
+    found = only(home)
+    assert (found.run_id, found.status, found.end) == (first.run_id, "FINISHED", first.end)
+
+
 @pytest.mark.parametrize("wait", [True, False])
 def test_a_run_that_is_read_keeps_its_start_and_end(home, wait):
     """Its end became that of the last command that read it, so that MLflow's duration grew by hours."""

@@ -23,6 +23,7 @@ class _Staged(_Fields):
 class _Open(_Fields):
     op: Literal["open"]
     name: str
+    read: bool = False
 
 
 class _Finish(_Fields):

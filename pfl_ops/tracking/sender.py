@@ -200,7 +200,7 @@ class Sender:
             there = sorted(self._same_runs(header), key=_age, reverse=True)
             if not there or (TRAINED in there[0].data.metrics and self._has_rounds(there[0], records)):
                 return None
-            over = [run for run in there if is_over(run) and MISSING not in run.data.tags]
+            over = [run for run in there if has_result(run)]
             found = next((run for run in over if _has_values(run, records) or self._has_rounds(run, records)), None)
             if found is None:
                 return None
@@ -269,9 +269,10 @@ class Sender:
     def _open(self, run_id: str, spool: Spool, entry: JournalEntry) -> None:
         if run_id in self._made and run_id not in self._known:
             self._known[run_id] = None  # new and opened for the first time: every step is missing
-        else:
-            self.client.update_run(run_id, status="RUNNING", name=entry["name"])
-            self._known[run_id] = {}
+            return
+        keeps = entry.get("read") and has_result(self.client.get_run(run_id))
+        self.client.update_run(run_id, status=None if keeps else "RUNNING", name=entry["name"])
+        self._known[run_id] = {}
 
     def _supersede(self, run_id: str, spool: Spool, entry: JournalEntry) -> None:
         self._mark_superseded(self._same_runs(spool.header))
@@ -283,7 +284,11 @@ class Sender:
                 self.client.delete_tag(run_id, tag)
 
     def _finish(self, run_id: str, spool: Spool, entry: JournalEntry) -> None:
-        before = self.client.get_run(run_id).info.end_time if entry.get("read") else None
+        killed, read = entry["status"] == "KILLED", entry.get("read")
+        there = self.client.get_run(run_id) if killed or read else None
+        if there is not None and killed and has_result(there):
+            return  # it was only read
+        before = there.info.end_time if there is not None and read else None
         self.client.set_terminated(run_id, entry["status"], before or entry["time"])
         if run_id in self._reruns:
             self._mark_superseded(self._same_runs(spool.header))
@@ -442,6 +447,11 @@ class Sender:
 def is_over(run: MlflowRun) -> bool:
     """True if a run has its result: it is finished, or its training diverged."""
     return run.info.status == "FINISHED" or (run.info.status == "FAILED" and DIVERGED in run.data.tags)
+
+
+def has_result(run: MlflowRun) -> bool:
+    """True if a run is over, and its outbox has lost none of its records."""
+    return is_over(run) and MISSING not in run.data.tags
 
 
 def _meant(header: Header, runs: Sequence[MlflowRun]) -> MlflowRun | None:

@@ -167,6 +167,7 @@ class Store:
         parent: Run | None = None,
         rerun: str = "",
         start: int | None = None,
+        read: bool = False,
     ) -> Run:
         """Open a run. One with the same identity and parent is found again, and gets only what it misses.
 
@@ -180,6 +181,7 @@ class Store:
             rerun: a name of this computation, to open a new MLflow run; earlier ones of that identity are marked
                 superseded, finished ones once it is finished. The same name finds its run again; none: the newest run.
             start: of a new run, ms since the epoch; None: now.
+            read: it is only read. If the target has its result, its status stays, also if reading is interrupted.
         Raises:
             RunLocked: another process is recording this run.
         """
@@ -198,7 +200,7 @@ class Store:
         run = self._live[folder]
         if rerun:
             run.append({"op": "supersede"})
-        run.append({"op": "open", "name": name})
+        run.append({"op": "open", "name": name, **({"read": True} if read else {})})
         if tags:
             run.tags(tags)
         if params:
