@@ -370,7 +370,7 @@ def test_rounds_to_a_target_and_cost(store: Any) -> None:
 
 
 def test_rounds_are_read_only_for_what_needs_them(made: Any, shelf: Any) -> None:
-    """Where the sums of costs are there a table needs those of one repetition, among which the best round was chosen;
+    """A table of runs with sums of costs needs those of one repetition, among which the best round was chosen;
     targets and curves need those of all.
     """
     runs = [made("fedavg", 0), made("fliu", 1), made("fliu", 0)]
