@@ -235,6 +235,8 @@ def test_data_count_by_content_wherever_they_lie(
 
 def test_the_data_folder_can_be_said(own_data: Path) -> None:
     e = Experiment.compose("hash_tiny", flags={"data.name": "mine.npz"}, data_dir=str(own_data.parent))
+    recommended = {"data.name": "mine.npz", "model.name": "none"}
+    assert Experiment.compose("hash_tiny", flags=recommended, data_dir=str(own_data.parent)) == e
     assert e.model.name == "mlp"
     assert e.digest(str(own_data.parent)) == Experiment.of("hash_tiny", dataset=str(own_data)).hash
 

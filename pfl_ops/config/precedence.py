@@ -55,7 +55,7 @@ def merge(root: type[Section], given: Sequence[SettingsLayer], data_dir: str | N
     for layer in layers:
         new = layer.tree
         with _naming(layer.source):
-            tree = _change(root, tree, new)
+            tree = _change(root, tree, new, data_dir)
     return tree
 
 
@@ -70,7 +70,7 @@ def change(root: type[Section], tree: Mapping[str, Any], changes: Mapping[str, A
     return _change(root, tree, nest(changes))
 
 
-def _change(root: type[Section], tree: Mapping[str, Any], new: Tree) -> Tree:
+def _change(root: type[Section], tree: Mapping[str, Any], new: Tree, data_dir: str | None = None) -> Tree:
     for section, *pair in EITHER:
         _either(section, pair, new.get(section))
     partition, model, data = new.get("partition"), new.get("model"), new.get("data")
@@ -78,7 +78,7 @@ def _change(root: type[Section], tree: Mapping[str, Any], new: Tree) -> Tree:
         partition["kind"], _, partition["path"] = partition["kind"].partition(":")
     if isinstance(model, dict) and "name" in model and is_none(model["name"]):
         name = data.get("name") if isinstance(data, dict) else None
-        model["name"] = model_for(str(name or tree["data"]["name"]))
+        model["name"] = model_for(str(name or tree["data"]["name"]), data_dir)
     return assign(root, tree, new, see=f"pfl-ops show {tree['algorithm']['name']}")
 
 
