@@ -490,7 +490,7 @@ def _file(path: Path, info: Info | None) -> store.Unpacked:
     if not path.is_file():
         raise DataError(f"{path} is not a file")
     form = "any" if info is None else f"{info.shape} {info.n_classes}"
-    version = 1 if READERS.get(path.suffix, read_npz) is read_npz else 2  # of the rule that draws a table's test rows
+    version = 1 if READERS.get(path.suffix, read_npz) is read_npz else 3  # of the rules by which a table is read
     source = f"file {path} {_state(stat)} {form} {version}"
     shape, n_classes = (info.shape, info.n_classes) if info else (None, None)
     read = READERS.get(path.suffix, read_npz)

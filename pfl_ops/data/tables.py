@@ -7,6 +7,7 @@ Three names are reserved, all other columns are features, in the order of the fi
     split          train or test; if it is left out, a fifth of each client's samples is for testing
 
 Text is numbered by `npz.number_names`: texts that are all whole numbers by what they spell, others in sorted order.
+Spaces around a text do not count, as they do not around the numbers of a feature: `0.5, 1` is as `0.5,1`.
 """
 
 from collections import Counter
@@ -195,11 +196,13 @@ def _to_numbers(column: Column, name: str, path: Path) -> np.ndarray:
     fractional = [text for text in found if not text.lstrip("+-").isdecimal()]
     if fractional and all(map(NUMBER.fullmatch, found)):
         raise DataError(f"{what} holds {echo(fractional[0])}; it must hold whole numbers or text, as 1 and not 1.0")
-    return np.array(number_names(found, what), dtype=np.int64)[places]
+    different = list(dict.fromkeys(found))
+    numbers = dict(zip(different, number_names(different, what), strict=True))
+    return np.array([numbers[text] for text in found], dtype=np.int64)[places]
 
 
 def _encode_text(column: Column, name: str, path: Path) -> tuple[list[str], np.ndarray]:
-    """The texts of a column, and which of them each row has, int [n]."""
+    """The texts of a column without spaces around them, perhaps some twice, and which one each row has, int [n]."""
     import pyarrow as pa
 
     kind = column.type
@@ -211,7 +214,7 @@ def _encode_text(column: Column, name: str, path: Path) -> tuple[list[str], np.n
     coded = column if pa.types.is_dictionary(kind) else column.dictionary_encode()
     whole = coded.unify_dictionaries().combine_chunks()
     whole = whole.chunk(0) if isinstance(whole, pa.ChunkedArray) else whole
-    return whole.dictionary.to_pylist(), whole.indices.to_numpy()
+    return [text.strip() for text in whole.dictionary.to_pylist()], whole.indices.to_numpy()
 
 
 def _is_test(column: Column, path: Path) -> np.ndarray:

@@ -71,6 +71,20 @@ def test_text_labels_and_whole_numbers_in_text_are_numbered(save: Save) -> None:
     assert (done["y_train"] == (done["client_train"] == 12)).all()  # sick is 1, and 12's
 
 
+def test_spaces_around_a_text_do_not_count(save: Save) -> None:
+    """Of labels 0 to 11 in text, some after a space; in the order of their texts ` 10` would be class 2."""
+    labels, clients = np.arange(60) % 12, np.resize(["oslo", "bergen"], 60)
+    plain = read_table(save(frame(label=labels, client=clients, split=np.resize(["train", "train", "test"], 60))))
+    spaced = frame(
+        label=[f" {label}" if i % 3 else f"{label} " for i, label in enumerate(labels)],
+        client=[f" {name}" if i < 9 else name for i, name in enumerate(clients)],
+        split=np.resize([" train", "train", "test "], 60),
+    )
+    done = read_table(save(spaced))
+    assert all(np.array_equal(done[name], plain[name]) for name in plain)
+    assert set(done["y_train"].tolist()) <= set(range(12)) and set(done["client_train"].tolist()) == {0, 1}
+
+
 def test_whole_numbers_stay_and_flags_are_features(save: Save) -> None:
     done = read_table(save(frame(client=np.resize([5, 3], 60), flag=np.resize([True, False], 60))))
     assert set(done["client_test"].tolist()) == {3, 5} and set(done["x_train"][:, 2].tolist()) == {0.0, 1.0}
