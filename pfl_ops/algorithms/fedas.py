@@ -1,4 +1,4 @@
-"""FedAS: the shared body is brought back to each client's own features, and stragglers count little."""
+"""FedAS: the received body is aligned with the client's own features, and bodies are weighed by Fisher information."""
 
 from functools import partial
 from typing import Any, ClassVar, Literal

@@ -1,4 +1,4 @@
-"""FedAvg: train at home, average."""
+"""FedAvg: local training, then the mean of the models."""
 
 from pfl_ops.algorithms.base import Algorithm, Models, Round, Stages, State, Task, Update, register
 

@@ -1,4 +1,4 @@
-"""FedFomo: clients weigh each other's models by what they do for them."""
+"""FedFomo: each client weighs others' models by how much they lower the loss on its held-out data."""
 
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal

@@ -1,4 +1,4 @@
-"""FedProto: clients share what a class looks like, no weights."""
+"""FedProto: clients share prototypes, the mean features of each class, and no weights."""
 
 from typing import ClassVar, Literal
 

@@ -1,4 +1,4 @@
-"""FedProx: FedAvg whose clients are held back."""
+"""FedProx: FedAvg with a proximal term, which keeps local models near the global one."""
 
 from pfl_ops.algorithms.base import Algorithm, Field, Models, Round, Stages, State, Task, Update, register
 

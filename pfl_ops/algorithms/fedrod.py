@@ -1,4 +1,4 @@
-"""FedROD: one body, and two heads that answer two questions."""
+"""FedROD: one body with a generic and a personalised head."""
 
 import torch
 from torch import Tensor
