@@ -69,19 +69,17 @@ def _scored(entries: Sequence[MethodStudy]) -> str:
 
 def _cohorts(entries: Sequence[MethodStudy]) -> str:
     """The clients behind validation scores, if they are not all."""
-    few = {entry.plan.method: entry.plan.settings.scored_share for entry in entries}
-    few = {method: share for method, share in few.items() if share < 1}
+    by_method = {entry.plan.method: entry.plan.settings for entry in entries}
+    few = {name: one.scored_share for name, one in by_method.items() if one.scored_share < 1 or one.cohorts_differ}
     if not few:
         return ""
-    told = (
-        f"Validation scores of {', '.join(few)} (L2) are those of the last round's cohort, {min(few.values()):.3g} of "
-        "the clients"
-    )
+    share = f", {min(few.values()):.3g} of the clients" if min(few.values()) < 1 else ""
+    told = f"Validation scores of {', '.join(few)} (L2) are those of the last round's cohort{share}"
+    if reasons := list(dict.fromkeys(why for name in few if (why := by_method[name].cohorts_differ))):
+        told += f", not the same clients in all trials ({'; '.join(reasons)})"
     if not same_clients(entries):
-        told += (
-            "; those of other methods are of absent clients too. They are not comparable, and methods have no rank by "
-            "them"
-        )
+        told += "; those of other methods are of absent clients too" if len(few) < len(by_method) else ""
+        told += ". They are not comparable, and methods have no rank by them"
     return f"{told}. Tests score absent clients too."
 
 

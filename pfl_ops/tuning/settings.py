@@ -26,6 +26,7 @@ Scheduler: TypeAlias = Literal["asha", "paired", "none"]
 TRIALS = 20
 RANDOM_START, EARLIER_RANDOM_START = 8, 5  # trials with a result before the sampler has a model; in records without it
 CONFIRM, CONFIRM_TOP = 3, 2  # new seeds at most, configurations
+SHARE, WEIGHTING = "participation.share", "participation.weighting"
 SEED_OFFSET = 1000  # of the new seeds of a confirmation, from the experiment's; those of trials and tests are below
 
 
@@ -226,20 +227,37 @@ class Settings:
     def scored_share(self) -> float:
         """Share of the clients behind a trial's scores: at L2 those of the last round's cohort, else 1.
 
-        Of several environments it is the smallest.
+        Of several environments, or of the values that the space has, it is the smallest.
         """
         if "L2" not in self.objective.stages:
             return 1.0
+        if ranges := self.space.of(SHARE):
+            return min(float(share or 0.0) for one in ranges for share in (one.choices or (one.low,)))
         return min(one.of(self.experiment).participation.share for one in self.environments or [Environment("", {})])
+
+    @property
+    def cohorts_differ(self) -> str:
+        """Why trials with the same seed may be scored at L2 on different clients; "": they are not."""
+        if "L2" not in self.objective.stages:
+            return ""
+        if drawing := [key for key in self.space.varied if key.startswith("participation.") and key != WEIGHTING]:
+            return f"{', '.join(drawing)} is varied"
+        own = hasattr(self.experiment.algorithm, "cohort")
+        return f"{self.experiment.algorithm.name} draws its own cohorts" if own else ""
 
     @property
     def cohort_note(self) -> str:
         """One line on the clients behind a trial's scores at L2, if not all take part in a round; "": all count."""
-        if self.scored_share == 1:
+        share, why = self.scored_share, self.cohorts_differ
+        if share == 1 and not why:
             return ""
+        part = f", {share:.3g} of the clients" if share < 1 else ""
+        same = f"not the same in all trials ({why}), which are then not comparable" if why else ""
+        if share < 1 and SHARE in self.space.varied:
+            part = f", of {share:.3g} of the clients or more"
         return (
-            f"a trial's scores at L2 are those of the last round's cohort, {self.scored_share:.3g} of the clients, the "
-            "same in all trials of a seed; tests score absent clients too"
+            f"a trial's scores at L2 are those of the last round's cohort{part}, "
+            f"{same or 'the same in all trials of a seed'}; tests score absent clients too"
         )
 
     @property

@@ -329,6 +329,21 @@ def test_clients_that_are_drawn_to_be_scored_are_a_note():
     assert leaderboard_notes._cohorts(entries).endswith("Tests score absent clients too.")
 
 
+def test_validation_scores_of_varied_cohorts_rank_no_methods():
+    """Both are scored at L2, with shares from 0.1 on: each trial on its own share of the clients."""
+    entries = [entry("toy", 0.9, {}), entry("rival", 0.8, {})]
+    assert leaderboard.leaderboard(entries)["rank"].tolist() == [1, 2]
+    for one in entries:
+        space = spaces.parse("participation.share: {float: [0.1, 1.0]}")
+        one.plan.settings = replace(one.plan.settings, space=space, objective=Objective(("val/L2/acc",), ("max",)))
+    assert leaderboard.leaderboard(entries)["rank"].isna().all()
+    assert leaderboard_notes._cohorts(entries) == (
+        "Validation scores of toy, rival (L2) are those of the last round's cohort, 0.1 of the clients, not the same "
+        "clients in all trials (participation.share is varied). They are not comparable, and methods have no rank by "
+        "them. Tests score absent clients too."
+    )
+
+
 def test_test_samples_that_are_trained_on_are_a_note():
     entries = [entry("toy", 0.9, {0: 0.5}), entry("rival", 0.8, {0: 0.6})]
     entries[1].study.copies_note = "5 of 40 test samples have the values of a training sample"

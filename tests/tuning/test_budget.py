@@ -272,7 +272,7 @@ def search(method, *trials, larger=True, share=1.0):
         trial.datetime_complete, trial.duration = clock, datetime.timedelta(seconds=seconds)
         ended.append((number, trial))
     return SimpleNamespace(
-        plan=SimpleNamespace(method=method, settings=SimpleNamespace(scored_share=share)),
+        plan=SimpleNamespace(method=method, settings=SimpleNamespace(scored_share=share, cohorts_differ="")),
         study_storage=SimpleNamespace(trials=lambda: ended),
         larger=larger,
     )

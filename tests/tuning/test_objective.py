@@ -5,6 +5,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from pfl_ops import spaces
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.errors import PflOpsError
 from pfl_ops.tuning.objective import Objective, allowed, objective
@@ -24,6 +25,36 @@ def test_the_clients_behind_a_score_at_l2_are_told(method, share, told, scored):
     note = Settings.of(experiment).cohort_note
     assert told in note and note.endswith("; tests score absent clients too" if told else "")
     assert bool(note) == bool(told)
+
+
+@pytest.mark.parametrize(
+    ("method", "space", "part", "why"),
+    [
+        (
+            "fedavg_ft",
+            "participation.share: {choice: [0.1, 1.0]}",
+            "cohort, of 0.1 of the clients or more, not the same",
+            "(participation.share is varied)",
+        ),
+        (
+            "fedavg_ft",
+            "participation.gamma: {float: [0.1, 1.0]}",
+            "cohort, 0.3 of the clients, not the same",
+            "(participation.gamma is varied)",
+        ),
+        ("fedavg_ft", "participation.weighting: {choice: [samples, uniform]}", "cohort, 0.3 of the clients, the", ""),
+        ("drdm", None, "cohort, 0.3 of the clients, not the same", "(drdm draws its own cohorts)"),
+    ],
+)
+def test_trials_of_a_seed_with_other_cohorts_at_l2_are_told(method, space, part, why):
+    """20 clients: a trial with a share of 0.1 is scored on 2, one with 1.0 on all; nothing said it."""
+    changes = {"participation.kind": "dirichlet"} if method == "fedavg_ft" else {}
+    experiment = Experiment.of(method, dataset="digits", participation=0.3, **changes)
+    settings = Settings.of(experiment, space and spaces.parse(space), metric="val/L2/acc")
+    assert part in settings.cohort_note and why in settings.cohort_note
+    assert bool(settings.cohorts_differ) == bool(why)
+    assert ("the same in all trials of a seed" in settings.cohort_note) == (not why)
+    assert Settings.of(experiment, space and spaces.parse(space), metric="val/L1/acc").cohort_note == ""
 
 
 def test_the_better_direction_is_known(experiment):
