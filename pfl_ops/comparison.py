@@ -15,7 +15,7 @@ TESTS: Mapping[Test, str] = {"anytime": "anytime-valid paired test", "t": "paire
 """Names of the tests."""
 TEST_SEEDS: Mapping[str, str] = {
     "t": "their number fixed before the test runs",
-    "anytime": "some of them added after a first test",
+    "anytime": "some of them added or left out after a first test",
 }
 """The seeds of a benchmark's test runs, by its test."""
 Values: TypeAlias = dict[int, float]

@@ -93,7 +93,7 @@ def leaderboard(entries: Sequence[MethodStudy]) -> pd.DataFrame:
             which is first; of the first one, and where there are fewer than two seeds, nothing; p_seeds: number of
             seeds of which p is: anytime ends at the first seed that either lacks;
         p_test: that test: t, the paired t test, where the number of seeds was fixed before the first test run;
-            anytime (`statistics.anytime`) where seeds were added to a choice that had been tested;
+            anytime (`statistics.anytime`) where a choice that had been tested has more seeds now, or fewer;
         local, global, worst: means of Acc(L), Acc(G) and the worst client's accuracy over seeds; n_local, n_global,
             n_worst: numbers of seeds that have these;
         trials, complete, pruned, diverged, failed: numbers of trials; diverged_tests: of test runs; sampled: of trials
@@ -125,8 +125,8 @@ def same_clients(entries: Sequence[MethodStudy]) -> bool:
 
 
 def p_test(entries: Sequence[MethodStudy]) -> Test:
-    """Return the test of the leaderboard: anytime if seeds were added to a choice that had been tested."""
-    return "anytime" if any(map(_seeds_added, entries)) else "t"
+    """Return the test of the leaderboard: anytime if a choice that had been tested has more seeds now, or fewer."""
+    return "anytime" if any(map(_seeds_changed, entries)) else "t"
 
 
 def compared(entries: Sequence[MethodStudy]) -> tuple[Line, ...]:
@@ -310,10 +310,15 @@ def differing(a: MethodStudy, b: MethodStudy) -> dict[str, tuple[str, str]]:
     return {path: (value, other) for path, (value, other) in pairs.items() if value != other}
 
 
-def _seeds_added(entry: MethodStudy) -> bool:
-    """True if a choice was tested with some seeds first, and with more of them later."""
-    opened = [(opening["params"], opening["seeds"]) for opening in entry.study_storage.openings()]
-    return any(a == b and set(few) < set(more) for i, (a, few) in enumerate(opened) for b, more in opened[i + 1 :])
+def _seeds_changed(entry: MethodStudy) -> bool:
+    """True if a choice was tested with some seeds first, and with more of them later, or has fewer of them now."""
+    opened = [(opening["params"], set(opening["seeds"])) for opening in entry.study_storage.openings()]
+    if any(a == b and few < more for i, (a, few) in enumerate(opened) for b, more in opened[i + 1 :]):
+        return True
+    if entry.study is None or (best := entry.study_storage.chosen()) is None:
+        return False
+    now = {run.seed for run in entry.finals} | set(entry.study.diverged)
+    return any(params == point_of(best[1]) and now < seeds for params, seeds in opened)
 
 
 def choice_changed(entry: MethodStudy) -> bool:
