@@ -76,7 +76,7 @@ def _track(folder: Path) -> None:
     for plugin in request.plugins:
         load_plugin(Path(plugin))
     experiment = Experiment.model_validate(request.experiment)
-    home = WorkFolder(folder.parents[1])
+    home = WorkFolder.open(folder.parents[1])
     whole = home.checkpoints / request.digest / FINISHED
     is_live = requests.is_locked(folder / OWNER)
     if not is_live and requests.read_end(folder).status == "FINISHED":

@@ -223,7 +223,7 @@ def run(
     with _alone(folder, experiment.label, patience=10.0 if computed else 0.0), ExitStack() as opened:
         mark = folder.with_name(f".{folder.name}{f'-{parent.spool.folder.name}' if parent else ''}.rerun")
         resume = resume and not mark.exists()
-        with _leaving_none(place if new else None):
+        with _leaving_none(place if new else None, folder):
             simulation = experiment.build(
                 data_dir=data_dir, execution=execution, folder=folder, resume=resume, adapt=True
             )
@@ -349,13 +349,17 @@ def _requested(
 
 
 @contextmanager
-def _leaving_none(place: WorkFolder | None) -> Iterator[None]:
-    """Remove a work folder that was made for a run which never began; None: there was one before."""
+def _leaving_none(place: WorkFolder | None, folder: Path) -> Iterator[None]:
+    """Remove a work folder that was made for a run which never began.
+
+    Args:
+        place: None: there was one before. folder: the run's.
+    """
     try:
         yield
     except BaseException:
         if place is not None:
-            place.leave()
+            place.leave(own=_lock_file(folder))
         raise
 
 
@@ -374,10 +378,15 @@ def table(records: list[Record]) -> "pd.DataFrame":
     return frame.set_index("round")
 
 
+def _lock_file(folder: Path) -> Path:
+    return folder.parent / f".{folder.name}.lock"
+
+
 @contextmanager
 def _alone(folder: Path, label: str, patience: float = 0.0) -> Iterator[None]:
     """Keep other processes from the same run; wait for one so many seconds."""
-    lock = FileLock(folder.parent / f".{folder.name}.lock")
+    folder.parent.mkdir(parents=True, exist_ok=True)  # a command that failed may have left the work folder meanwhile
+    lock = FileLock(_lock_file(folder))
     try:
         lock.acquire(timeout=patience)
     except Timeout:

@@ -1,7 +1,7 @@
 """The places of files: the work folder, and the place that tracking goes to."""
 
 import os
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -45,31 +45,54 @@ class WorkFolder:
             PflOpsError: the folder can't be made or written.
         """
         home = cls.at(path)
-        root = home.root
         try:
-            root.mkdir(parents=True, exist_ok=True)
-            with home.lock():
-                for folder in (home.artifacts, home.checkpoints, home.spool):
-                    folder.mkdir(exist_ok=True)
+            try:
+                home._make()
+            except FileNotFoundError:  # another command left it meanwhile
+                home._make()
         except OSError as error:
             raise PflOpsError(
-                f"the work folder {root} can't be written ({error.strerror}); name another by PFL_OPS_HOME"
+                f"the work folder {home.root} can't be written ({error.strerror}); name another by PFL_OPS_HOME"
             ) from error
         return home
 
-    def leave(self) -> None:
-        """Remove the folder if it holds nothing but what `open` makes, and locks: a command that failed leaves none."""
-        with suppress(OSError):
-            for folder in (self.artifacts, self.checkpoints, self.spool):
-                for left in folder.glob(".*.lock"):
-                    left.unlink()
-                folder.rmdir()  # fails where there is anything else
-            (self.root / ".lock").unlink(missing_ok=True)
-            self.root.rmdir()  # fails where there is anything else
+    def _make(self) -> None:
+        self.root.mkdir(parents=True, exist_ok=True)
+        with self.lock():
+            for folder in self._folders:
+                folder.mkdir(exist_ok=True)
+
+    def leave(self, own: Path | None = None) -> None:
+        """Remove the folder if it holds nothing but what `open` makes, and locks: a command that failed leaves none.
+
+        It stays while another process holds one of the locks: that one is about to write.
+
+        Args:
+            own: a lock that this process holds.
+        """
+        with suppress(OSError), self.lock(), ExitStack() as held:  # Timeout is an OSError too
+            files = [file for folder in self._folders for file in folder.iterdir()]
+            others = {*self.root.iterdir()} - {*self._folders, self.root / ".lock"}
+            if others or any(file.suffix != ".lock" or not file.is_file() for file in files):
+                return
+            for file in files:
+                if file != own:
+                    held.enter_context(FileLock(file, timeout=0))
+            for file in files:
+                file.unlink()
+            for folder in self._folders:
+                folder.rmdir()
+            (self.root / ".lock").unlink()
+            self.root.rmdir()
 
     def lock(self) -> FileLock:
         """The lock that guards whatever is made only once in this folder."""
         return FileLock(self.root / ".lock", timeout=300)
+
+    @property
+    def _folders(self) -> tuple[Path, ...]:
+        """Those that `open` makes."""
+        return self.artifacts, self.checkpoints, self.spool
 
     @property
     def database(self) -> Path:

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 from pfl_ops.errors import PflOpsError
 from pfl_ops.tracking import TrackingTarget, WorkFolder, ui_command
@@ -118,3 +119,29 @@ def test_a_folder_with_nothing_in_it_is_left_without_a_trace_and_no_other(tmp_pa
         home.leave()
         assert (home.root / name).exists()
         (home.root / name).rmdir()
+
+
+def test_a_folder_that_another_process_uses_is_not_left(tmp_path):
+    """Its lock was removed, and the folders with it: two processes could then compute one run at once."""
+    home = WorkFolder.open(tmp_path / "work")
+    own, other = (home.checkpoints / f".{name}.lock" for name in ("own", "other"))
+    with FileLock(own):
+        with FileLock(other):
+            home.leave(own=own)
+            assert other.exists() and home.artifacts.is_dir() and home.spool.is_dir()
+        home.leave(own=own)
+    assert not home.root.exists()
+
+
+def test_a_folder_that_is_left_while_another_process_opens_it_is_made_again(tmp_path, monkeypatch):
+    home = WorkFolder(tmp_path / "work")
+    lock, calls = WorkFolder.lock, []
+
+    def left_meanwhile(self: WorkFolder) -> FileLock:
+        calls.append(self)
+        if len(calls) == 1:
+            raise FileNotFoundError(2, "No such file or directory")  # as a lock that was waited for
+        return lock(self)
+
+    monkeypatch.setattr(WorkFolder, "lock", left_meanwhile)
+    assert WorkFolder.open(home.root).checkpoints.is_dir() and len(calls) == 2
