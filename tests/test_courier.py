@@ -252,6 +252,25 @@ def test_a_finished_run_whose_reading_is_stopped_stays(home, wait, error):
     assert (found.run_id, found.status, found.end) == (first.run_id, "FINISHED", first.end)
 
 
+@pytest.mark.parametrize("wait", [True, False])
+def test_a_run_without_scores_of_the_start_goes_on_as_itself(home, wait):
+    """It was taken for another computation: going on, and each reading by a courier, made a new MLflow run."""
+    e = experiment().override({"evaluation.stages": ("L2",)})
+
+    def stop(record: Any) -> None:
+        assert record.round or not record.metrics
+        if record.round == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        runs.run(e, home=home, execution=LOOP, on_record=stop, wait=wait)
+    first = only(home)
+    for _ in range(2):
+        runs.run(e, home=home, execution=LOOP, progress=False, wait=wait)
+        with Store.open(home) as store:
+            assert [(run.run_id, run.status) for run in store.runs(superseded=True)] == [(first.run_id, "FINISHED")]
+
+
 def test_a_process_killed_while_it_reads_a_finished_run_changes_nothing(home):
     go(experiment(), home)
     first = only(home)

@@ -181,7 +181,8 @@ class Sender:
         The time of a round's record tells computations apart.
         """
         known = run.data.metrics
-        key = next((key for key in (records[0].metrics if records else ()) if key in known), None)
+        keys = (key for record in records for key in record.metrics)  # the start has none if no stage has models then
+        key = next((key for key in keys if key in known), None)
         if key is None:
             return TRAINED not in known
         points = self.client.get_metric_history(run.info.run_id, key)
