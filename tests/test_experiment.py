@@ -290,6 +290,16 @@ def test_a_recorded_partition_by_one_word(tiny: Experiment) -> None:
     assert (e.partition.kind, e.get("partition.path")) == ("file", "/somewhere/recorded: 1")
 
 
+def test_a_wrong_value_names_the_file_that_has_it(tmp_path: Path) -> None:
+    """A flag's value is not the file's; a preset is named like a file."""
+    file = tmp_path / "fast.yaml"
+    file.write_text("training: {lr: fast}\n")
+    wrong = refusal(Experiment.compose, "fedavg", config=file)
+    assert wrong == f"{file}: training.lr (η) must be a number in (0, 1,000,000], got 'fast'"
+    wrong = refusal(Experiment.compose, "fedavg", config=file, flags={"training.lr": "slow"})
+    assert wrong == "training.lr (η) must be a number in (0, 1,000,000], got 'slow'"
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -494,7 +504,7 @@ def test_a_file_equals_the_flags(tmp_path: Path) -> None:
             "e.yaml: no setting named 'traning'. Did you mean 'training.lr'?",
         ),
         ("algorithm: {name: exp_tiny}\n3: 1\n", "e.yaml: 3 is not the name of a setting"),
-        ("algorithm: {name: exp_tiny, lam: -3}\n", "algorithm.lam (λ) must be a number >= 0, got -3"),
+        ("algorithm: {name: exp_tiny, lam: -3}\n", "e.yaml: algorithm.lam (λ) must be a number >= 0, got -3"),
         ("\x00\n", "e.yaml"),
     ],
 )

@@ -122,7 +122,12 @@ class Experiment(Section):
         if preset is not None:
             named = {path: precedence.last(given, path) for path in ("algorithm.name", "data.name")}
             given.insert(0, (f"preset {preset}", preset_values(preset, named)))
-        return cls.model_validate(precedence.merge(cls, given, data_dir))
+        tree = precedence.merge(cls, given, data_dir)
+        try:
+            return cls.model_validate(tree)
+        except PflOpsError as error:
+            lines = [precedence.with_source(given, line) for line in str(error).splitlines()]
+            raise PflOpsError("\n".join(lines)) from error
 
     @classmethod
     def of(cls, algorithm: str, *, preset: str | None = None, **flags: Any) -> Self:

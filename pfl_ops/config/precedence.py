@@ -120,6 +120,18 @@ def assignments(texts: Iterable[str]) -> dict[str, Any]:
     return changes
 
 
+def with_source(given: Sequence[SettingsLayer], line: str) -> str:
+    """Return a message on a wrong value with its file or preset in front, if one gave it; it begins with the path.
+
+    >>> layers = [("mine.yaml", {"training": {"lr": "fast"}}), ("", {"seed": -1})]
+    >>> with_source(layers, "training.lr (η) must be a number"), with_source(layers, "seed must be a number")
+    ('mine.yaml: training.lr (η) must be a number', 'seed must be a number')
+    """
+    path = line.partition(" ")[0].rstrip(":")
+    sources = [source for source, values in given if last([(source, values)], path) is not None]
+    return f"{sources[-1]}: {line}" if sources and sources[-1] else line
+
+
 def last(given: Sequence[SettingsLayer], path: str) -> Any:
     """The strongest layer's value at `path`; None where no layer has one."""
     return _last([_Layer(*layer) for layer in given], path)
