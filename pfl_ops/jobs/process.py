@@ -123,15 +123,27 @@ class JobProcess(tune.Trainable):
 
     def _expect(self, record: Record) -> None:
         """Fail at the first full evaluation without the objective rather than after the last round."""
-        every = self.payload.full_every
-        full = record.round >= self.payload.rounds or (record.round and record.round % every == 0)
-        if full:
+        every, last = self.payload.full_every, record.round >= self.payload.rounds
+        if last or (record.round and record.round % every == 0):
             missing = next(m for m in self.payload.metrics if m not in record.metrics)
+            if self._is_of_cohort(missing):
+                if not last:
+                    return
+                raise ObjectiveMissing(
+                    f"'{missing}' has no value in round {record.round}: L2 is that of the round's cohort, of which no "
+                    "client with validation samples is scored, or the method has no L2; score more clients "
+                    "(evaluation.clients, by default 200), let more take part (--participation), or take another "
+                    "metric, such as val/L1/acc"
+                )
             close = nearest(missing, record.metrics)
             raise ObjectiveMissing(
                 f"'{missing}' is not measured in this experiment (round {record.round} has no such value)"
                 + (f"; did you mean '{close}'?" if close else "")
             )
+
+    def _is_of_cohort(self, metric: str) -> bool:
+        """True for a score at L2 if not all clients take part: rounds whose cohort has no scored client lack it."""
+        return metric.startswith("val/L2/") and self.payload.experiment["participation"]["share"] < 1
 
     def cleanup(self, to_the_end: bool = False) -> None:
         for _ in self.records if to_the_end else ():  # the simulation closes its checkpoint

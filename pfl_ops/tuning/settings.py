@@ -13,6 +13,7 @@ from pfl_ops.config.experiment import Experiment
 from pfl_ops.config.precedence import excluded
 from pfl_ops.errors import PflOpsError, echo
 from pfl_ops.federation.losses import LOSSES
+from pfl_ops.federation.settings import ALL_UP_TO
 from pfl_ops.results import COMMON
 from pfl_ops.spaces import Space
 from pfl_ops.tuning.budget import MOST_TRIALS, NO_LIMITS, StudyLimits, budget_text
@@ -141,7 +142,9 @@ class Settings:
             held_out=apart,
             aggregate="worst" if aggregate == "worst" else "mean",
         )
-        return made.limited(limits)
+        made = made.limited(limits)
+        check_cohorts(made)
+        return made
 
     @classmethod
     def from_dict(cls, record: Mapping[str, Any]) -> "Settings":
@@ -256,9 +259,22 @@ class Settings:
         if share < 1 and SHARE in self.space.varied:
             part = f", of {share:.3g} of the clients or more"
         return (
-            f"a trial's scores at L2 are those of the last round's cohort{part}, "
+            f"a trial's scores at L2 are those of the last round's cohort{part}{self._drawn_of_cohort}, "
             f"{same or 'the same in all trials of a seed'}; tests score absent clients too"
         )
+
+    @property
+    def _drawn_of_cohort(self) -> str:
+        """Part of `cohort_note`: the number of clients of a cohort that are scored; "": all are."""
+        found = []
+        for e in (one.of(self.experiment) for one in self.environments or [Environment("", {})]):
+            scored, known = e.evaluation.clients or ALL_UP_TO, getattr(e.partition, "clients", None)
+            if known is None or scored < known:
+                found.append((e.participation.share * scored, scored))
+        if not found:
+            return ""
+        of_cohort, scored = min(found)
+        return f", if they are among the {scored} that are scored (about {of_cohort:.3g} of a cohort)"
 
     @property
     def has_one_network(self) -> bool:
@@ -388,6 +404,41 @@ class Settings:
         if self.aggregate != other.aggregate:
             return f"--aggregate {self.aggregate}, not {other.aggregate}"
         return f"scheduler {self.scheduler}" if self.scheduler != other.scheduler else ""
+
+
+def check_cohorts(settings: Settings) -> None:
+    """Refuse scores at L2 of a last round whose cohort has no client that is scored: they have no value.
+
+    Nothing is checked where the number of clients or their draw is not known: the data's own clients, a method that
+    draws its cohorts, a search that varies who takes part.
+
+    Raises:
+        PflOpsError: the message has the first such seed, and what to set.
+    """
+    base, varied = settings.experiment, {p.key for p in settings.space.parameters} - {"participation.weighting"}
+    moves = ("participation.", "partition.", "evaluation.", "training.rounds")
+    if settings.scored_share == 1 or hasattr(base.algorithm, "cohort") or any(key.startswith(moves) for key in varied):
+        return
+    import numpy as np
+
+    from pfl_ops.federation.loop import cohort
+    from pfl_ops.federation.scoring.evaluate import scored_clients
+
+    seeds = [base.seed + i for i in range(settings.seeds_per_trial)]
+    seeds += [base.seed + SEED_OFFSET + i for i in range(settings.confirm)]
+    for e in (one.of(base) for one in settings.environments or [Environment("", {})]):
+        n, who = getattr(e.partition, "clients", None), e.participation
+        if n is None or n <= (scored := e.evaluation.clients or ALL_UP_TO):
+            continue
+        for seed in seeds:
+            p = cohort.probabilities(who, n, seed)
+            drawn = cohort.members(cohort.size(who, n), n, seed, p, e.training.rounds - 1)
+            if not np.isin(drawn, scored_clients(e.evaluation, n, seed)).any():
+                raise PflOpsError(
+                    f"a trial's scores at L2 are those of the last round's cohort, {len(drawn)} of {n:,} clients, and "
+                    f"with seed {seed} none of these is among the {scored} that are scored: use --set "
+                    f"evaluation.clients={n}, a larger --participation, or another --metric (val/L1/acc)"
+                )
 
 
 def check_seeds(seeds_per_trial: int | None) -> None:

@@ -17,13 +17,13 @@ def cost(samples):
     return {**rate, "cost/up_bytes": 10.0, "cost/down_bytes": 5.0}
 
 
-def reports(records):
+def reports(records, metric="val/L1/acc", share=1.0):
     """The reports of a trial's process, without Ray, until it is done."""
     process = object.__new__(JobProcess)
     process._iteration, process.failed, process.idle_since, process.losses = 0, False, None, ()
     process.round, process.samples, process.sent_bytes, process.records = 0, 0, 0.0, records
-    experiment = {"training": {"rounds": 3}}
-    process.payload = Payload(experiment, "", "", Execution(), ResourceShare(1.0, 0.0, 1), True, ("val/L1/acc",))
+    experiment = {"training": {"rounds": 3}, "participation": {"share": share}}
+    process.payload = Payload(experiment, "", "", Execution(), ResourceShare(1.0, 0.0, 1), True, (metric,))
     told = [process.step()]
     while not told[-1]["done"]:
         told.append(process.step())
@@ -49,3 +49,22 @@ def test_a_simulation_that_ends_early_names_its_last_round():
     first, last = reports(iter([Record(1, {"val/L1/acc": 0.5}, 0)]))
     assert (first[ROUND], last[ROUND]) == (1, 1)
     assert Failure.in_account(last[FAILURE]) == Failure("RuntimeError: the simulation ended after round 1")
+
+
+def test_round_without_a_scored_client_in_its_cohort_is_passed_over():
+    """L2 is that of a round's cohort. Of 300 clients 200 are scored: the three of round 1 may be none of them."""
+    told = reports(iter([Record(1, {}, 0), Record(2, {"val/L2/acc": 0.5}, 0), Record(3, {"val/L2/acc": 0.75}, 0)]),
+                   "val/L2/acc", share=0.01)  # fmt: skip
+    assert [(report[ROUND], report["val/L2/acc"]) for report in told] == [(2, 0.5), (3, 0.75)]
+
+
+def test_last_round_without_a_scored_client_says_why():
+    (last,) = reports(iter([Record(round_, {}, 0) for round_ in range(4)]), "val/L2/acc", share=0.01)
+    failure = Failure.in_account(last[FAILURE])
+    assert failure.hopeless and "of which no client with validation samples is scored, or" in failure.line
+
+
+def test_score_that_all_clients_would_have_fails_at_its_first_round():
+    (last,) = reports(iter([Record(round_, {}, 0) for round_ in range(4)]), "val/L2/acc", share=1.0)
+    failure = Failure.in_account(last[FAILURE])
+    assert failure.hopeless and "(round 1 has no such value)" in failure.line

@@ -8,6 +8,8 @@ import pytest
 from pfl_ops import spaces
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.errors import PflOpsError
+from pfl_ops.federation.settings import Execution
+from pfl_ops.tuning.budget import StudyLimits
 from pfl_ops.tuning.objective import Objective, allowed, objective
 from pfl_ops.tuning.settings import Settings
 from pfl_ops.tuning.study import Study
@@ -25,6 +27,45 @@ def test_the_clients_behind_a_score_at_l2_are_told(method, share, told, scored):
     note = Settings.of(experiment).cohort_note
     assert told in note and note.endswith("; tests score absent clients too" if told else "")
     assert bool(note) == bool(told)
+    assert ("among the 5 that are scored (about 1.5 of a cohort)" in note) == bool(told and scored)
+
+
+def test_the_scored_clients_of_a_cohort_are_told_if_clients_are_drawn():
+    """Of 1,000 clients ten take part, and 200 are scored: about two of a cohort."""
+    experiment = Experiment.of("fedavg_ft", participation=0.01)
+    few, many = (experiment.override({"partition.clients": n}) for n in (200, 1000))
+    assert "scored (" not in Settings.of(few).cohort_note
+    told = "0.01 of the clients, if they are among the 200 that are scored (about 2 of a cohort), the same"
+    assert told in Settings.of(many).cohort_note
+
+
+@pytest.mark.parametrize("more", [{}, {"participation.kind": "stragglers"}])
+def test_last_cohort_without_a_scored_client_is_refused(more):
+    """Three of 30 clients take part, three are scored: of the first 20 seeds those are refused whose last round has no
+    score at L2."""
+    few = Experiment.of("fedavg_ft", dataset="digits", train_size=300, partition="iid", clients=30, model="linear",
+                        rounds=2, participation=0.1).override({"evaluation.clients": 3, **more})  # fmt: skip
+    for seed in range(20):
+        experiment = few.override({"seed": seed, "evaluation.split": "validation"})
+        simulation = experiment.build(execution=Execution(way="loop", workers=1, threads=1), final=False)
+        *_, last = simulation.run()
+        told = f"with seed {seed} none of these is among the 3 that are scored: use --set evaluation.clients=30"
+        if "val/L2/acc" in last.metrics:
+            Settings.of(experiment, limits=StudyLimits(confirm=0))
+            continue
+        with pytest.raises(PflOpsError, match=told):
+            Settings.of(experiment)
+        Settings.of(experiment, metric="val/L1/acc")
+        Settings.of(experiment.override({"evaluation.clients": 30}))
+
+
+def test_last_cohort_is_checked_for_seeds_of_the_confirmation():
+    """The trials' seed, 0, has a scored client in its last cohort."""
+    few = Experiment.of("fedavg_ft", dataset="digits", clients=30, participation=0.1, rounds=5)
+    few = few.override({"evaluation.clients": 3})
+    Settings.of(few, limits=StudyLimits(confirm=0))
+    with pytest.raises(PflOpsError, match=r"with seed 100\d none"):
+        Settings.of(few, limits=StudyLimits(confirm=20))
 
 
 @pytest.mark.parametrize(

@@ -67,16 +67,25 @@ def draw(method: Method, s: State, task: Task, participation: Participation, p: 
     Raises:
         PflOpsError: a method's own cohort is empty, or names a client that does not exist.
     """
-    generator = rng.generator(task.seed, "cohort", t)
     n = task.n_clients
     own = getattr(method, "cohort", None)
     if own is not None:
-        clients = torch.as_tensor(own(s, task, generator), dtype=torch.int64).cpu()
+        clients = torch.as_tensor(own(s, task, rng.generator(task.seed, "cohort", t)), dtype=torch.int64).cpu()
         if clients.dim() != 1 or not len(clients) or bool(((clients < 0) | (clients >= n)).any()):
             raise PflOpsError(
                 f"a method's own cohort must name some of the clients 0 to {n - 1}, got {clients.tolist()}"
             )
         return clients
-    if p is None and task.cohort_size == n:
-        return torch.arange(n)
-    return torch.from_numpy(np.sort(generator.choice(n, task.cohort_size, replace=False, p=p)).astype(np.int64))
+    return torch.from_numpy(members(task.cohort_size, n, task.seed, p, t))
+
+
+def members(size: int, n_clients: int, seed: int, p: np.ndarray | None, t: int) -> np.ndarray:
+    """Draw the cohort of round t, ascending, int64 [C], for a method that does not draw its own.
+
+    Args:
+        size: C. p: as `probabilities` gives it.
+    """
+    if p is None and size == n_clients:
+        return np.arange(n_clients)
+    drawn = rng.generator(seed, "cohort", t).choice(n_clients, size, replace=False, p=p)
+    return np.sort(drawn).astype(np.int64)

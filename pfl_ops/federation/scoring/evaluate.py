@@ -105,11 +105,7 @@ class Scorer:
     def __init__(self, trainer: Trainer, pool: Pool, feed: Feed, settings: Evaluation, seed: int) -> None:
         self.trainer, self.feed, self.settings = trainer, feed, settings
         self.n_clients = len(pool.index)
-        wanted = settings.clients or (self.n_clients if self.n_clients <= ALL_UP_TO else ALL_UP_TO)
-        everyone = np.arange(self.n_clients)
-        if wanted < self.n_clients:
-            drawn = rng.generator(seed, "evaluation/clients").choice(self.n_clients, wanted, replace=False)
-            everyone = np.sort(drawn)
+        everyone = scored_clients(settings, self.n_clients, seed)
         self.clients = torch.from_numpy(everyone)
         self._is_scored = torch.zeros(self.n_clients, dtype=torch.bool)
         self._is_scored[self.clients] = True
@@ -351,6 +347,14 @@ class Scorer:
             tested, owner = np.unique(self._owner[pool].cpu().numpy(), return_inverse=True)
             self._tested[len(pool)] = metrics.Companions(self.n_clients, self._seed, tested), owner
         return self._tested[len(pool)]
+
+
+def scored_clients(settings: Evaluation, n_clients: int, seed: int) -> np.ndarray:
+    """The clients that a run scores, ascending, int64 [S]: all, or as many as `settings` say, drawn once."""
+    wanted = settings.clients or ALL_UP_TO
+    if wanted >= n_clients:
+        return np.arange(n_clients)
+    return np.sort(rng.generator(seed, "evaluation/clients").choice(n_clients, wanted, replace=False))
 
 
 def spans(whole: tuple[int, int], size: int) -> list[tuple[int, int]]:
