@@ -82,6 +82,7 @@ class Comparison:
         clients: run id -> table of clients, if they were asked for.
         place: the store, in words.
         test: that of the differences: "anytime" (seeds may be added after a look) or "t" (n fixed before the runs).
+        with_curves: False: the values of each round were not asked for, and no curves are drawn.
     """
 
     groups: tuple[Group, ...]
@@ -93,6 +94,7 @@ class Comparison:
     clients: Mapping[str, pd.DataFrame] = field(default_factory=dict, repr=False)
     place: str = ""
     test: Test = "anytime"
+    with_curves: bool = True
 
     def __repr__(self) -> str:
         from pfl_ops.reports.compared import size_of
@@ -254,7 +256,7 @@ def compare(
     told += [line for group in groups for line in _without_value(group, at)]
     told += _diverged([line for group in groups for line in group.lines], chosen.diverged)
     told += unread
-    return Comparison(tuple(groups), usual, at, target, aim, tuple(told), tables, place, test)
+    return Comparison(tuple(groups), usual, at, target, aim, tuple(told), tables, place, test, with_curves)
 
 
 def _check_target(target: float, metric: str) -> None:

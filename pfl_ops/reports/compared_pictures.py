@@ -43,10 +43,11 @@ def pictures(c: Comparison, group: Group, name: Callable[[str], str]) -> Iterato
     shown, metric, title = {LOCAL: "local/mean", POOLED: "global/mean"}, group.metric, title_of(group.metric)
     is_other = metric not in ("acc", *shown.values())
     shown |= {title: metric} if is_other and unit_of(metric) == PERCENT else {}
-    grid = {panel: bands for panel, key in shown.items() if (bands := _bands(group.lines, key))}
+    curved = group.lines if c.with_curves else ()
+    grid = {panel: bands for panel, key in shown.items() if (bands := _bands(curved, key))}
     if grid:
         yield _curves(name("curves"), _over_rounds(group), grid, labels, colours, "round", True)
-    if is_other and metric not in shown.values() and (bands := _in_unit(_bands(group.lines, metric), metric)):
+    if is_other and metric not in shown.values() and (bands := _in_unit(_bands(curved, metric), metric)):
         caption = _over_rounds(group, f"{title}{' so far' if metric in SUMMED else ''}")
         yield _curves(name("metric"), caption, {title: bands}, labels, colours, "round", False, title)
     clouds = {line.label: cloud for line in group.lines if len(cloud := _cloud(line, c)) and not line.unfinished}
@@ -66,7 +67,7 @@ def pictures(c: Comparison, group: Group, name: Callable[[str], str]) -> Iterato
             title = target_title(c.target_metric, c.target)
             caption = f"R{title[1:]}: each dot is a repetition that reached it, ◇ their mean."
             yield _rows(name("rounds"), caption, heights, title, percent=False)
-    if sent := {line.label: band for line in group.lines if (band := _over_bytes(line)) is not None}:
+    if sent := {line.label: band for line in curved if (band := _over_bytes(line)) is not None}:
         caption = "Acc(L) over the MiB that all clients sent and received."
         yield _curves(name("cost"), caption, {LOCAL: sent}, labels, colours, SENT, True)
 

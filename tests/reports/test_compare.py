@@ -394,6 +394,21 @@ def test_rounds_are_read_only_for_what_needs_them(made: Any, shelf: Any) -> None
     assert asked(with_curves=True) == [best | {"global/mean"}] * 3
 
 
+@pytest.mark.parametrize("sums", [False, True])
+def test_no_curves_are_drawn_unless_they_were_asked_for(made: Any, shelf: Any, sums: bool) -> None:
+    """A page had those of one repetition as "means of 2 repetitions", or ended in a KeyError where runs have sums."""
+    runs = [made(method, seed) for method in ("fedavg", "fliu") for seed in (0, 1)]
+    for run in runs if sums else ():
+        run.metrics.update({f"total/{key}": 7.0 for key in SUMMED})
+    curves = {run.run_id: {"test/L1/local/mean": [0.1, 0.4], "cost/up_bytes": [math.nan, 8.0]} for run in runs}
+
+    def drawn(**how: Any) -> list[str]:
+        found = go(shelf(runs, curves), with_clients=False, **how)
+        return [picture.name for picture in document(found).each(Picture)]
+
+    assert drawn() == ["curves", "local-global", "cost"] and drawn(with_curves=False) == ["local-global"]
+
+
 def test_a_target_is_of_own_data_unless_a_metric_is_named(store: Any) -> None:
     assert go(store, target=0.5).target_metric == "local/mean"
     assert go(store, target=0.5, metric="global/mean").target_metric == "global/mean"
