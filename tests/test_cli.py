@@ -1177,6 +1177,9 @@ def test_notes_say_the_first_round_of_each_target() -> None:
     )
     told = "first round with 70 %: L2 (of the round's cohort) Acc(L) 2, worst client never"
     assert tables.target_notes([half], "test") == [told]
+    half.params["participation.share"] = "1.0"  # of a method that draws its own cohorts, with replacement
+    half.metrics |= {"test/L2/local/clients": 6.0, "test/G/local/clients": 12.0}
+    assert tables.target_notes([half], "test") == [told]
     found[0].params["evaluation.targets"] = "()"
     assert not tables.target_notes(found, "test")
 

@@ -118,7 +118,6 @@ def target_notes(results: Sequence[FinishedRun], split: str) -> list[str]:
     The mean ± standard deviation over the repetitions, or with " (3 of 5)" the mean over those that have reached it.
     """
     params, told = results[0].params, []
-    cohort = " (of the round's cohort)" if float(params.get("participation.share", 1)) < 1 else ""
     for target in map(float, re.findall(r"[0-9][0-9.e-]*", params.get("evaluation.targets", ""))):
         stages: dict[str, dict[str, str]] = {}
         for stage, (name, value) in product(STAGES, REACHED.items()):
@@ -126,13 +125,25 @@ def target_notes(results: Sequence[FinishedRun], split: str) -> list[str]:
             if any(key in result.metrics for result in results):
                 stages.setdefault(stage, {})[name] = _first_round(results, key, target)
         each = (
-            f"{stage}{cohort if stage == 'L2' else ''} {', '.join(map(' '.join, rounds.items()))}"
+            f"{stage}{_cohort(results, split) if stage == 'L2' else ''} {', '.join(map(' '.join, rounds.items()))}"
             for stage, rounds in stages.items()
         )
         is_reached = any(value != NEVER for rounds in stages.values() for value in rounds.values())
         if stages:
             told.append(f"first round with {in_percent(target)} %: {'; '.join(each) if is_reached else NEVER}")
     return told
+
+
+def _cohort(results: Sequence[FinishedRun], split: str) -> str:
+    """Return " (of the round's cohort)" if scores at L2 are of fewer clients than those of other stages.
+
+    A method may draw its own cohorts, so that this holds at a share of participation of 1 too.
+    """
+    is_part = float(results[0].params.get("participation.share", 1)) < 1
+    for run in results:
+        l2, *others = (run.metrics.get(f"{split}/{stage}/local/clients", 0) for stage in ("L2", "L1", "G"))
+        is_part |= 0 < l2 < max(others)
+    return " (of the round's cohort)" if is_part else ""
 
 
 def _first_round(results: Sequence[FinishedRun], key: str, target: float) -> str:

@@ -49,14 +49,23 @@ def grouped(runs: Iterable[Result]) -> list[list[Result]]:
 def scored_cohort(run: Result, metric: str, at: At = "final") -> str:
     """Return the cohort that a score of a run is of, "the best round's cohort"; "": it is of all scored clients.
 
-    In a round L2 is scored on the clients that take part, in the full evaluation after the last one on all.
+    In a round L2 is scored on the clients that take part, in the full evaluation after the last one on all. A method
+    that draws its own cohorts, with replacement, has fewer than all even if the share of participation is 1.
     """
     key = run.key(metric)
-    if "/L2/" not in key or float(run.settings.get("participation.share", 1)) >= 1:
+    if "/L2/" not in key or (at == "final" and f"final/{key}" in run.metrics):
         return ""
-    if at == "best":
-        return "the best round's cohort"
-    return "" if f"final/{key}" in run.metrics else "the last round's cohort"
+    if float(run.settings.get("participation.share", 1)) >= 1 and not _has_fewer_at_l2(run, at):
+        return ""
+    return f"the {'best' if at == 'best' else 'last'} round's cohort"
+
+
+def _has_fewer_at_l2(run: Result, at: At) -> bool:
+    """True if fewer clients are behind a round's scores at L2 than at its other stages."""
+    prefix = "best/" if at == "best" else ""
+    keys = {stage: metrics.key(run.split, stage, "local", "clients", prefix=prefix) for stage in metrics.STAGES}
+    counts = {stage: run.metrics[key] for stage, key in keys.items() if key in run.metrics}
+    return "L2" in counts and counts["L2"] < max(counts.values())
 
 
 def clients_at_l2(run: Result) -> int | None:
@@ -176,7 +185,9 @@ def _cohorts(rows: LabelledRuns, metric: str, by_round: bool) -> str:
 
     def told(run: Result) -> str:
         cohort = scored_cohort(run, metric, at)
-        return f"{cohort}, {run.settings['participation.share']} of the clients" if cohort else "absent clients too"
+        share = float(run.settings.get("participation.share", 1))
+        clients = f"{share:g} of the clients" if share < 1 else "drawn by the method itself"
+        return f"{cohort}, {clients}" if cohort else "absent clients too"
 
     what = "a score at L2 is of a cohort alone"
     if by_round and len(rows) > 1 and all(scored_cohort(run, metric, at) for runs in rows.values() for run in runs):

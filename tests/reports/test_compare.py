@@ -923,6 +923,25 @@ def test_best_rounds_of_a_cohort_take_the_p_value(made: Any, shelf: Any, second:
     assert not any("cohort" in line for line in other.complaints)
 
 
+def test_cohorts_that_a_method_draws_itself_are_cohorts_too(made: Any, shelf: Any) -> None:
+    """drdm draws with replacement: 7 and 6 of 12 clients are scored at L2 in a round, at a share of participation of 1.
+    The best round at L2 was said to be of all clients."""
+    runs = []
+    for method, counts in (("drdm", (7, 6)), ("fedavg", (12, 12))):
+        for seed, n in enumerate(counts):
+            run = made(method, seed, 0.5)
+            scores = {"L2/local/mean": 0.6 + seed / 10, "L2/local/clients": float(n), "L1/local/clients": 12.0}
+            run.metrics.update({f"{start}test/{key}": v for start in ("", "best/") for key, v in scores.items()})
+            run.metrics.update({"final/test/L2/local/mean": 0.5, "final/test/L2/local/clients": 12.0})
+            runs.append(run)
+    best = go(shelf(runs), metric="L2/local/mean", at="best", with_clients=False)
+    told = "the best round's cohort, drawn by the method itself ('drdm'); absent clients too ('fedavg')"
+    assert f"a score at L2 is of a cohort alone: {told}" in best.complaints
+    last = go(shelf(runs), metric="L2/local/mean", with_clients=False)
+    assert not any("cohort" in line for line in last.complaints)
+    assert any("drdm (L2) is scored on that round" in line for line in best_notes(last, last.groups[0]))
+
+
 def test_l2_of_best_rounds_is_said_to_be_of_a_cohort(made: Any, shelf: Any) -> None:
     """Methods judged at L1 show L2 of the best round too, which is of that round's cohort. One line compares nothing.
 
