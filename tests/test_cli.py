@@ -1254,7 +1254,7 @@ def test_a_report_that_cannot_be_made_stops_no_other_suite(monkeypatch: pytest.M
     told: list[str] = []
 
     def reproduce(plan: Any, on_suite: Any, **_: Any) -> list[Any]:
-        found = [SimpleNamespace(suite=suite, problems={}, stand_ins={}) for suite in plan]
+        found = [SimpleNamespace(suite=suite, problems={}, stand_ins={}, uncounted=0) for suite in plan]
         for one in found:
             on_suite(one)
         return found
@@ -1297,7 +1297,8 @@ def test_reproduce_alone_runs_its_plan_and_lists_the_claims(monkeypatch: pytest.
     def reproduce(plan: Any, on_suite: Any, **_: Any) -> list[Any]:
         plans.append(plan)
         found = [
-            SimpleNamespace(suite=part.suite, part=part, stand_ins=part.stand_ins, problems={}) for part in plan.parts
+            SimpleNamespace(suite=part.suite, part=part, stand_ins=part.stand_ins, problems={}, uncounted=0)
+            for part in plan.parts
         ]
         for one in found:
             on_suite(one)

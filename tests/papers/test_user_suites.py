@@ -256,7 +256,13 @@ def test_results_are_kept_beside_the_report_of_each_suite(
     file = example("(TABLE_1,)", '(TABLE_1, __import__("dataclasses").replace(TABLE_1, name="ours/table2", rule=None))')
     suite, other = load_suites([file])
     outcomes = {cell.name: [Result.of_numbers(0, {"final/test/L1/local/mean": 0.5})] for cell in suite.cells}
-    about = {"stand_ins": {suite.cells[0].name: "digits"}, "problems": {}, "diverged": {}, "changes": {}}
+    about = {
+        "stand_ins": {suite.cells[0].name: "digits"},
+        "problems": {},
+        "diverged": {},
+        "changes": {},
+        "uncounted": 0,
+    }
 
     def reproduce(plan: Any, on_suite: Any, **_: Any) -> list[Any]:
         found = [SimpleNamespace(suite=one, scale="small", outcomes=outcomes, **about) for one in (suite, other)]
