@@ -73,7 +73,8 @@ def _cohorts(entries: Sequence[MethodStudy]) -> str:
     few = {name: one.scored_share for name, one in by_method.items() if one.scored_share < 1 or one.cohorts_differ}
     if not few:
         return ""
-    share = f", {min(few.values()):.3g} of the clients" if min(few.values()) < 1 else ""
+    least = min((by_method[name] for name in few), key=lambda settings: settings.scored_share)
+    share = f", {least.scored_share:.3g} of the clients{least.drawn_of_cohort}" if least.scored_share < 1 else ""
     told = f"Validation scores of {', '.join(few)} (L2) are those of the last round's cohort{share}"
     if reasons := list(dict.fromkeys(why for name in few if (why := by_method[name].cohorts_differ))):
         told += f", not the same clients in all trials ({'; '.join(reasons)})"

@@ -259,13 +259,13 @@ class Settings:
         if share < 1 and SHARE in self.space.varied:
             part = f", of {share:.3g} of the clients or more"
         return (
-            f"a trial's scores at L2 are those of the last round's cohort{part}{self._drawn_of_cohort}, "
+            f"a trial's scores at L2 are those of the last round's cohort{part}{self.drawn_of_cohort}, "
             f"{same or 'the same in all trials of a seed'}; tests score absent clients too"
         )
 
     @property
-    def _drawn_of_cohort(self) -> str:
-        """Part of `cohort_note`: the number of clients of a cohort that are scored; "": all are."""
+    def drawn_of_cohort(self) -> str:
+        """Words behind `scored_share`: the number of clients of a cohort that are scored; "": all are."""
         found = []
         for e in (one.of(self.experiment) for one in self.environments or [Environment("", {})]):
             scored, known = e.evaluation.clients or ALL_UP_TO, getattr(e.partition, "clients", None)

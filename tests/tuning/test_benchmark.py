@@ -393,6 +393,12 @@ def test_validation_scores_of_other_clients_give_no_rank():
     told = " ".join(leaderboard_notes.notes(entries, table))
     assert "Validation scores of late (L2) are those of the last round's cohort, 0.25 of the clients; those of" in told
     assert "not comparable" in told and "no method has a rank" in told and "ranked" not in told
+    late = entries[1].plan.settings
+    drawn = replace(late, experiment=late.experiment.override({"evaluation.clients": 2}))
+    entries[1].plan.settings = drawn
+    told = " ".join(leaderboard_notes.notes(entries, table))
+    assert "0.25 of the clients, if they are among the 2 that are scored (about 0.5 of a cohort); those of" in told
+    entries[1].plan.settings = late
     assert "not ranked after" in tables.leaderboard(table, "b").title
     one = entry("toy", 0.8, {0: 0.5})
     one.plan.settings = entries[0].plan.settings
