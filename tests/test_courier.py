@@ -27,7 +27,8 @@ from pfl_ops.tracking.store import RunInfo
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("forked_children")]
 
 LOOP = Execution(device="cpu", way="loop", workers=1, threads=1)
-OWN = {"cost/train_seconds", "cost/eval_seconds", "cost/samples_per_second", "cost/peak_mib"}
+CLOCK = {"cost/train_seconds", "cost/eval_seconds"}
+OWN = {*CLOCK, *(f"total/{key}" for key in CLOCK), "cost/samples_per_second", "cost/peak_mib"}
 
 
 def experiment(**more: Any) -> Experiment:

@@ -137,7 +137,7 @@ def test_a_study_takes_it_and_show_prints_it(made: Any, tmp_path: Any, monkeypat
     from pfl_ops.cli import app
     from pfl_ops.tuning.settings import Settings
 
-    made(float, Field(0.1, ge=0, title="μ"))
+    made(float, Field(0.1, ge=0, title="μ"), own_stage="G")
     monkeypatch.chdir(tmp_path)
     settings = Settings.of(Experiment.of("own", dataset="digits"), hold=["training.local_epochs"])
     assert [p.key for p in settings.space.parameters] == ["algorithm.x", "training.lr"]
