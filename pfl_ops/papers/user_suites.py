@@ -193,9 +193,11 @@ def _check_exhibit(suite: Suite, exhibit: Exhibit) -> None:
         case Curves():
             check_tracked(suite, exhibit.key)
         case Energy():
-            pass
+            _check_energy(suite, exhibit)
         case _:
-            raise PflOpsError(f"exhibits has a {type(exhibit).__name__}; it takes Grid, Curves, Over, Bars, Allocation")
+            raise PflOpsError(
+                f"exhibits has a {type(exhibit).__name__}; it takes Grid, Curves, Over, Bars, Allocation, Energy"
+            )
     matching(getattr(exhibit, "cells", ""), suite.labels)
 
 
@@ -216,6 +218,17 @@ def _check_over(suite: Suite, exhibit: Over) -> None:
                 f"an Over has axis {echo(exhibit.x)}, whose level {label} has no number: its title is "
                 f"'{echo(title)}'; as '0.6', '60 %' or 'P = 0.6' it has one"
             )
+
+
+def _check_energy(suite: Suite, exhibit: Energy) -> None:
+    """Refuse a picture of the energy of several methods or settings at once, or of cells without local steps."""
+    for axis, levels in suite.axes.items():
+        if axis != exhibit.steps and len(levels) > 1:
+            raise PflOpsError(f"an Energy is of one method and setting; axis {axis} has several levels")
+    for cell in suite.cells:
+        if suite.experiment(cell).training.local_steps is None:
+            raise PflOpsError(f"an Energy counts local steps, and cell {cell.name} has no training.local_steps")
+    check_tracked(suite, exhibit.key)
 
 
 def _check_rule(suite: Suite) -> None:

@@ -3,6 +3,7 @@
 import re
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +17,8 @@ from pfl_ops import registry, tuning
 from pfl_ops.cli import app
 from pfl_ops.errors import PflOpsError
 from pfl_ops.papers import find, suites
-from pfl_ops.papers.user_suites import load_suites
+from pfl_ops.papers.exhibits import Energy
+from pfl_ops.papers.user_suites import _check_exhibit, load_suites
 from pfl_ops.results import Result
 
 PAGE = Path(__file__).parents[2] / "docs" / "suites.md"
@@ -93,6 +95,15 @@ def test_the_page_runs(tmp_path: Path, furnish: Callable[[Path], Path]) -> None:
     assert (
         sorted(tagged)[-1] == "ours/table1 small training.lr=0.2" and len(tagged) == 5
     )  # 2 cells x 2 seeds, the suite
+
+
+def test_energy_of_several_methods_is_refused_and_of_one_is_not() -> None:
+    """Efforts of all methods were averaged, as if they were repetitions of one."""
+    (energy,) = find("drdm/fig4").exhibits
+    assert isinstance(energy, Energy)
+    _check_exhibit(find("drdm/fig4"), energy)
+    with pytest.raises(PflOpsError, match=r"^an Energy is of one method and setting; axis \w+ has several levels$"):
+        _check_exhibit(find("drdm/table4"), replace(energy, steps="method"))
 
 
 def test_own_suites_join_the_others(example: Callable[..., Path]) -> None:
@@ -175,6 +186,10 @@ WRONG = {
     "over_keys": (GRID, EXHIBITS + 'Over("measure", ())', "an Over has one key, and with x=measure one or more; got 0"),
     "over_key": (GRID, EXHIBITS + 'Over("measure", ((1, "test/L1/locl/mean"),))', "no number of a run named 'test/L1"),
     "curves_key": (GRID, EXHIBITS + 'Curves("test/L1/locl/mean")', "no number of a run named 'test/L1/locl/mean'. Did"),
+    "energy_steps": (
+        GRID, EXHIBITS + 'Energy("method", 0.8, OWN, (0.0,), (1e6,), 0.1, 1e-3)',
+        "an Energy counts local steps, and cell fedavg has no training.local_steps",
+    ),
     "bars_axis": (GRID, EXHIBITS + 'Bars(OWN, "measure")', "no axis in a Bars named 'measure'. Known: method"),
     "rule_own": ("trials=8", 'trials=8, own={"locl": {}}', "no method in `cells` of rule ours named 'locl'"),
     "rule_trials": ("trials=8", 'trials="8"', "rule ours: trials must be a whole number from 1 on, got '8'"),
