@@ -2,6 +2,7 @@
 
 import hashlib
 import importlib
+import importlib.machinery
 import importlib.util
 import os
 import sys
@@ -9,7 +10,7 @@ from collections.abc import Collection, Mapping
 from functools import cached_property
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any, Generic, TypeVar
 
 from pfl_ops import code_digest, notebook
@@ -156,6 +157,18 @@ class Registry(Generic[T]):
         return hashlib.sha256(cloudpickle.dumps(thing)).hexdigest()
 
 
+class _AsRead(importlib.machinery.SourceFileLoader):
+    """Imports the text that was hashed. Python's own loader may take a compiled file in `__pycache__` of another text
+    with the same length and time of change, in seconds, and leaves one there."""
+
+    def __init__(self, name: str, path: Path, source: bytes) -> None:
+        super().__init__(name, str(path))
+        self.source = source
+
+    def get_code(self, fullname: str) -> CodeType:
+        return self.source_to_code(self.source, self.path)
+
+
 def load_plugin(path: Path, kind: str = "plug-in") -> str:
     """Import a user's file, which registers what it defines; the same content is imported once.
 
@@ -174,15 +187,17 @@ def load_plugin(path: Path, kind: str = "plug-in") -> str:
     if digest not in _plugins:
         name = f"{_PLUGIN}{digest[:12]}"
         shown = f"{kind} {echo(path, LONGEST_PATH)}"
-        spec = importlib.util.spec_from_file_location(name, path)
-        if spec is None or spec.loader is None:
+        if path.suffix not in importlib.machinery.SOURCE_SUFFIXES:
             raise PflOpsError(f"{shown} is not a Python file")
+        loader = _AsRead(name, path, source)
+        spec = importlib.util.spec_from_file_location(name, path, loader=loader)
+        assert spec is not None  # only without a loader
         module = importlib.util.module_from_spec(spec)
         sys.modules[name] = module
         old = {other: _PLUGIN + other[:12] for other, there in _plugins.items() if there == path}  # edited since
         before = [(table, table._forget(old.values())) for table in _tables]
         try:
-            spec.loader.exec_module(module)
+            loader.exec_module(module)
         except BaseException as error:  # SystemExit too: sys.exit() of a script that was not meant to be imported
             del sys.modules[name]
             for table, things in before:

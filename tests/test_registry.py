@@ -2,6 +2,7 @@
 
 import hashlib
 import inspect
+import os
 import sys
 from importlib.metadata import EntryPoint
 from pathlib import Path
@@ -123,6 +124,20 @@ def test_an_unknown_name_suggests_the_nearest(table: Registry[Any], name: str, m
     with pytest.raises(PflOpsError) as error:
         table.get(name)
     assert str(error.value) == message
+
+
+def test_an_edit_of_the_same_length_within_a_second_is_what_is_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python's own loader took the compiled file of the earlier text, so that one hash stood for the other's code."""
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    monkeypatch.setattr(registry, "_plugins", {})
+    file, values = tmp_path / "factor.py", []
+    for factor in (1, 3):
+        file.write_text(f"FACTOR = {factor}\n")
+        os.utime(file, (1_000_000_000, 1_000_000_000))
+        values.append(registry.plugin_module(load_plugin(file)).FACTOR)
+    assert values == [1, 3] and [path.name for path in tmp_path.iterdir()] == ["factor.py"]
 
 
 def test_an_unknown_name_says_how_a_file_of_ones_own_is_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
