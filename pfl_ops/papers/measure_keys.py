@@ -2,6 +2,7 @@
 
 import math
 import re
+from collections.abc import Iterable
 
 from pfl_ops import metrics
 from pfl_ops.config.experiment import Experiment
@@ -24,6 +25,7 @@ def check_measures(suite: Suite) -> None:
         PflOpsError: the first one, with the nearest key.
     """
     keys = [measure.key for measure in suite.measures]
+    names = []
     for measure in suite.measures:
         if keys.count(measure.key) > 1:
             raise PflOpsError(f"measure {echo(measure.key)} is there twice")
@@ -34,21 +36,24 @@ def check_measures(suite: Suite) -> None:
             raise PflOpsError(
                 f"measure {echo(measure.key)}: behind the key stands @ with a target, # with a round, or #{HIGHEST}"
             )
-        check_tracked(suite, found["name"])
+        names.append(found["name"])
         number = found["round"] or HIGHEST
         if number != HIGHEST and all(int(number) > suite.experiment(cell).training.rounds for cell in suite.cells):
             raise PflOpsError(f"measure {echo(measure.key)}: no cell has round {number} at scale full")
+    check_tracked(suite, names)
 
 
-def check_tracked(suite: Suite, name: str) -> None:
-    """Refuse a key that no run of a suite's cells can track.
+def check_tracked(suite: Suite, names: Iterable[str]) -> None:
+    """Refuse keys that no run of a suite's cells can track.
 
     Raises:
-        PflOpsError: with the nearest key.
+        PflOpsError: the first one, with the nearest key.
     """
-    known = [(tracked_as(name, suite.stages(cell)), _tracked(suite.experiment(cell))) for cell in suite.cells]
-    if not NOTE.fullmatch(name) and not any(key in there for key, there in known):
-        raise unknown("number of a run", *known[0])
+    cells = [(suite.stages(cell), _tracked(suite.experiment(cell))) for cell in suite.cells]
+    for name in names:
+        known = [(tracked_as(name, stages), there) for stages, there in cells]
+        if not NOTE.fullmatch(name) and not any(key in there for key, there in known):
+            raise unknown("number of a run", *known[0])
 
 
 def _problem(measure: Measure) -> str:

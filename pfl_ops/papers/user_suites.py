@@ -191,7 +191,7 @@ def _check_exhibit(suite: Suite, exhibit: Exhibit) -> None:
         case Over():
             _check_over(suite, exhibit)
         case Curves():
-            check_tracked(suite, exhibit.key)
+            check_tracked(suite, [exhibit.key])
         case Energy():
             _check_energy(suite, exhibit)
         case _:
@@ -205,9 +205,8 @@ def _check_over(suite: Suite, exhibit: Over) -> None:
     """Refuse a picture over an axis whose levels are no numbers, and one of a key that no run has."""
     if len(exhibit.keys) != 1 and (exhibit.x != MEASURE or not exhibit.keys):
         raise PflOpsError(f"an Over has one key, and with x={MEASURE} one or more; got {len(exhibit.keys)}")
-    for _, key in exhibit.keys:
-        if key not in (measure.key for measure in suite.measures):
-            check_tracked(suite, key)
+    measures = {measure.key for measure in suite.measures}
+    check_tracked(suite, [key for _, key in exhibit.keys if key not in measures])
     if exhibit.x == MEASURE:
         return
     shown = matching(exhibit.cells, suite.labels)
@@ -228,7 +227,7 @@ def _check_energy(suite: Suite, exhibit: Energy) -> None:
     for cell in suite.cells:
         if suite.experiment(cell).training.local_steps is None:
             raise PflOpsError(f"an Energy counts local steps, and cell {cell.name} has no training.local_steps")
-    check_tracked(suite, exhibit.key)
+    check_tracked(suite, [exhibit.key])
 
 
 def _check_rule(suite: Suite) -> None:

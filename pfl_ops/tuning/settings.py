@@ -227,6 +227,11 @@ class Settings:
         return self.environments[0].of(self.experiment) if self.environments else self.experiment
 
     @property
+    def in_environments(self) -> list[Experiment]:
+        """The experiment in each environment; of a study without any the experiment itself."""
+        return [one.of(self.experiment) for one in self.environments] or [self.experiment]
+
+    @property
     def scored_share(self) -> float:
         """Share of the clients behind a trial's scores: at L2 those of the last round's cohort, else 1.
 
@@ -236,7 +241,7 @@ class Settings:
             return 1.0
         if ranges := self.space.of(SHARE):
             return min(float(share or 0.0) for one in ranges for share in (one.choices or (one.low,)))
-        return min(one.of(self.experiment).participation.share for one in self.environments or [Environment("", {})])
+        return min(one.participation.share for one in self.in_environments)
 
     @property
     def cohorts_differ(self) -> str:
@@ -265,11 +270,16 @@ class Settings:
 
     @property
     def drawn_of_cohort(self) -> str:
-        """Words behind `scored_share`: the number of clients of a cohort that are scored; "": all are."""
+        """Words behind `scored_share`: the number of clients of a cohort that are scored; "": all are.
+
+        The number of a data set's own clients is not known before it is read.
+        """
         found = []
-        for e in (one.of(self.experiment) for one in self.environments or [Environment("", {})]):
+        for e in self.in_environments:
             scored, known = e.evaluation.clients or ALL_UP_TO, getattr(e.partition, "clients", None)
-            if known is None or scored < known:
+            if known is None:
+                return f", as far as they are among the clients that are scored, {scored} at most"
+            if scored < known:
                 found.append((e.participation.share * scored, scored))
         if not found:
             return ""
@@ -426,7 +436,7 @@ def check_cohorts(settings: Settings) -> None:
 
     seeds = [base.seed + i for i in range(settings.seeds_per_trial)]
     seeds += [base.seed + SEED_OFFSET + i for i in range(settings.confirm)]
-    for e in (one.of(base) for one in settings.environments or [Environment("", {})]):
+    for e in settings.in_environments:
         n, who = getattr(e.partition, "clients", None), e.participation
         if n is None or n <= (scored := e.evaluation.clients or ALL_UP_TO):
             continue

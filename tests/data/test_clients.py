@@ -128,8 +128,8 @@ def test_a_test_class_that_nobody_trains_on_is_left_out(npz: Write) -> None:
 
 
 def test_unseen_classes_in_own_test_data_are_a_remark(npz: Write) -> None:
-    """Ten of 40 test samples have class 9, nobody trains on it, and they stay with their clients; 10 more if the client
-    that has class 0 alone is not drawn."""
+    """Ten of 40 test samples have class 9, which no client trains on, and stay with their clients. Ten more have such a
+    class if the client that has class 0 alone is not drawn."""
     users = {"client_train": np.repeat([0, 1, 2], 40), "client_test": np.arange(40) % 3}
     labels = {"y_train": np.repeat([0, 1, 2], 40), "y_test": np.repeat([0, 1, 2, 9], 10)}
     data = load(DataSection(name=str(npz(**users, **labels)), train_size=None))

@@ -39,6 +39,13 @@ def test_the_scored_clients_of_a_cohort_are_told_if_clients_are_drawn():
     assert told in Settings.of(many).cohort_note
 
 
+def test_a_number_of_scored_clients_that_is_not_known_is_not_guessed():
+    """The clients of a file may be 30, all scored, or 3,400: the line said about 20 of a cohort of 3."""
+    experiment = Experiment.of("fedavg_ft", dataset="digits", participation=0.1).override({"partition.kind": "natural"})
+    note = Settings.of(experiment, metric="val/L2/acc").cohort_note
+    assert "0.1 of the clients, as far as they are among the clients that are scored, 200 at most, the same in" in note
+
+
 @pytest.mark.parametrize("more", [{}, {"participation.kind": "stragglers"}])
 def test_last_cohort_without_a_scored_client_is_refused(more):
     """Three of 30 clients take part, three are scored: of the first 20 seeds those are refused whose last round has no
