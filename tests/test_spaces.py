@@ -245,6 +245,28 @@ def test_held_fields_keep_the_experiment_s_value(fliu):
     spaces.check(fixed, fliu.override({"algorithm.gamma.kind": "fixed"}))
 
 
+CHAIN = """
+algorithm.gamma.kind: {choice: [fixed, adaptive]}
+training.optimiser: {choice: [sgd, adam], when: {algorithm.gamma.kind: [fixed]}}
+training.momentum: {float: [0.0, 0.9], when: {training.optimiser: [sgd]}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("held", "given", "conditions"),
+    [("algorithm.gamma.kind", {"algorithm.gamma.kind": "fixed"},
+      {"training.optimiser": {}, "training.momentum": {"training.optimiser": ("sgd",)}}),
+     ("algorithm.gamma.kind", {}, {}),  # adaptive: no trial has the second, so none has the third
+     ("training.optimiser", {"training.optimiser": "sgd"},
+      {"algorithm.gamma.kind": {}, "training.momentum": {"algorithm.gamma.kind": ("fixed",)}}),
+     ("training.optimiser", {"training.optimiser": "adam"}, {"algorithm.gamma.kind": {}})],
+)  # fmt: skip
+def test_a_chain_of_conditions_with_one_held(fliu, held, given, conditions):
+    """The third exists by the second, which exists by the first: hold the first, or the second."""
+    left = spaces.hold(spaces.parse(CHAIN), [held], fliu.override(given))
+    assert {p.key: dict(p.when) for p in left.parameters} == conditions
+
+
 def test_a_held_section_holds_what_is_below_it(fliu):
     """`--set algorithm.gamma={kind: fixed, value: 0.3}` gives a whole section: no trial may have another kind."""
     given = fliu.override({"algorithm.gamma": {"kind": "fixed", "value": 0.3}})

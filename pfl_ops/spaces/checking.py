@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from pfl_ops import rng
 from pfl_ops.errors import PflOpsError, did_you_mean
-from pfl_ops.spaces.space import Parameter, Point, Space, SpaceError, named, one_of, point_problem, short
+from pfl_ops.spaces.space import Conditions, Parameter, Point, Space, SpaceError, named, one_of, point_problem, short
 
 if TYPE_CHECKING:
     from pfl_ops.config.experiment import Experiment
@@ -37,16 +37,26 @@ def hold(space: Space, keys: Collection[str], experiment: "Experiment") -> Space
     """The space with `keys` held at the experiment's own values (`tune fliu --lr 0.1` doesn't vary the rate).
 
     A section holds all that is below it. Conditions on a held key are decided now; first points that no longer name
-    every parameter are left out.
+    every parameter are left out. A parameter that exists by a held one exists where that one would.
     """
     now = experiment.flat
     kept: list[Parameter] = []
+    held: dict[str, list[Conditions]] = {}  # under which conditions a held key exists
     for p in space.parameters:
-        varied = {k.key for k in kept}
-        waiting = tuple((key, values) for key, values in p.when if key in varied)
-        exists = all(one_of(now.get(key), values) for key, values in p.when if key not in varied)
-        if exists and _and_sections(p.key).isdisjoint(keys):
+        waiting: Conditions | None = ()
+        for key, values in p.when:
+            if waiting is None or key in {k.key for k in kept}:
+                waiting = _and(waiting, ((key, values),))
+            elif (key in space.keys and key not in held) or not one_of(now.get(key), values):
+                waiting = None
+            elif len(held.get(key, ())) == 1:
+                waiting = _and(waiting, held[key][0])
+        if waiting is None:
+            continue
+        if _and_sections(p.key).isdisjoint(keys):
             kept.append(replace(p, when=waiting))
+        else:
+            held.setdefault(p.key, []).append(waiting)
     varied = {p.key for p in kept}
     points: list[Point] = []
     for point in space.first:
@@ -54,6 +64,16 @@ def hold(space: Space, keys: Collection[str], experiment: "Experiment") -> Space
         if cut and cut not in points and point_problem(kept, cut) is None:
             points.append(cut)
     return Space(space.source, named(kept), tuple(points))
+
+
+def _and(some: Conditions | None, more: Conditions) -> Conditions | None:
+    """Return the conditions that hold where both do, a key once; None: nowhere."""
+    if some is None:
+        return None
+    both = dict(some)
+    for key, values in more:
+        both[key] = tuple(value for value in both.get(key, values) if one_of(value, values))
+    return tuple(both.items()) if all(both.values()) else None
 
 
 def _and_sections(key: str) -> set[str]:
