@@ -371,6 +371,8 @@ class Result:
     def value(self, key: str, at: At = "final", unit: float = 1.0) -> float | None:
         """Return a number: last or best; "…@90": first round with 90 or more; "…#20": round 20; "…#best": highest.
 
+        The highest value is that of a trained model, as `best/…` is: round 0 does not count.
+
         Args:
             key: a tracked key, or a short one. at: "final", of the last round and its full evaluation, or "best".
             unit: tracked values are multiplied by it; targets are in it.
@@ -390,7 +392,8 @@ class Result:
         if "#" in key:
             name, _, number = key.partition("#")
             curve = self.by_round(name)
-            found = max(curve.values(), default=None) if number == HIGHEST else curve.get(int(number))
+            trained = [value for t, value in curve.items() if t > 0]
+            found = max(trained, default=None) if number == HIGHEST else curve.get(int(number))
         else:
             name = self.key(key)
             found = self.metrics.get(f"{at}/{name}")

@@ -80,6 +80,8 @@ def test_a_number_by_its_short_key() -> None:
     assert (found.value("acc"), found.value("L1/local/worst"), found.value("acc", "best")) == (1.2, 0.8, None)
     assert found.value("local/mean@50", unit=100.0) == 1 and found.value("local/mean@95", unit=100.0) == float("inf")
     assert found.value("local/mean#1", unit=100.0) == 50 and found.value("local/mean#best") == 0.9
+    falling = result(pd.DataFrame({"test/L1/local/mean": [0.8, 0.7, 0.6]}))  # round 0 has no training
+    assert (falling.value("local/mean#best"), falling.value("local/mean#0")) == (0.7, 0.8)
     assert found.by_round("L2/local/below_95") == {1: 3, 2: 1, 3: 1}
     assert found.spent("cost/up_bytes") == 2000 and found.spent("cost/down_bytes") is None
 

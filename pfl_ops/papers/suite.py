@@ -88,7 +88,7 @@ class Measure:
     Attributes:
         key: tracked key without `final/` or `best/`: "test/L1/acc"; "test/L2/local/mean@90" is the first round in which
             the value is 90 or more, "test/L2/local/mean#20" its value in round 20, "test/L2/local/mean#best" its
-            highest value over the scored rounds.
+            highest value over the scored rounds from 1 on.
         title: as the paper's table has it.
         unit: the paper's number is ours times this.
         digits: decimals shown; with 0 a mean of several runs has one. better: which way is better; "": neither.
