@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pfl_ops.reports.compare import compare as compare
     from pfl_ops.runs import run as run
     from pfl_ops.tuning import tune as tune
-    from pfl_ops.tuning.benchmark import benchmark as benchmark
+    from pfl_ops.tuning.commands.benchmark import benchmark as benchmark
 
     __version__: str
 
@@ -27,7 +27,7 @@ _WHERE = {
     "Experiment": "pfl_ops.config.experiment",
     "run": "pfl_ops.runs",
     "tune": "pfl_ops.tuning",
-    "benchmark": "pfl_ops.tuning.benchmark",
+    "benchmark": "pfl_ops.tuning.commands.benchmark",
     "repeat": "pfl_ops.jobs.repeat",
     "compare": "pfl_ops.reports.compare",
 }

@@ -27,12 +27,12 @@ from pfl_ops.files import write_whole
 from pfl_ops.reports.document import Document, Head, PageSection, Row, Table, TableCell
 from pfl_ops.reports.write import write
 from pfl_ops.tracking import Store
-from pfl_ops.tuning import study_database
-from pfl_ops.tuning import study_storage as study_storages
-from pfl_ops.tuning.begin import RUN, PreparedStudy, StudyOptions
-from pfl_ops.tuning.budget import StudyLimits
-from pfl_ops.tuning.settings import Settings
-from pfl_ops.tuning.study_storage import StudyStorage
+from pfl_ops.tuning.session.begin import RUN, PreparedStudy, StudyOptions
+from pfl_ops.tuning.studies import study_database
+from pfl_ops.tuning.studies import study_storage as study_storages
+from pfl_ops.tuning.studies.budget import StudyLimits
+from pfl_ops.tuning.studies.settings import Settings
+from pfl_ops.tuning.studies.study_storage import StudyStorage
 
 
 def template(name: str) -> Path:

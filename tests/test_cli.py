@@ -948,7 +948,7 @@ def bench(monkeypatch: pytest.MonkeyPatch, fake: Fake, tmp_path: Path) -> list[d
         given["report"](made)
         return made
 
-    monkeypatch.setattr("pfl_ops.tuning.benchmark.benchmark", benchmark)
+    monkeypatch.setattr("pfl_ops.tuning.commands.benchmark.benchmark", benchmark)
     monkeypatch.chdir(tmp_path)
     return calls
 
@@ -1033,7 +1033,7 @@ def test_mistakes_of_several_methods_are_one_clear_line(words: str, message: str
 def test_a_benchmark_goes_on_by_its_name_alone(bench: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> None:
     kept = {name: tuning.Settings.of(Experiment.of(name, clients=5)) for name in ("fliu", "ditto")}
     monkeypatch.setenv("PFL_OPS_HOME", str(ROOT))  # a work folder that exists
-    monkeypatch.setattr("pfl_ops.tuning.benchmark.members", lambda name, **_: kept)
+    monkeypatch.setattr("pfl_ops.tuning.commands.benchmark.members", lambda name, **_: kept)
     for methods in ([], ["ditto,fliu"]):
         result = cli("tune", *methods, "--name", "mine", "--repetitions", "3", "--resume")
         assert result.exit_code == 0, result.output

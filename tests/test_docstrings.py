@@ -33,8 +33,8 @@ ELSEWHERE = {
     "pfl_ops.results": "tests/test_results.py",
     "pfl_ops.runs": "tests/test_runs.py",
     "pfl_ops.tracking.store": "tests/test_docstrings.py",
-    "pfl_ops.tuning.benchmark": "tests/tuning/test_benchmark.py",
-    "pfl_ops.tuning.tune_study": "tests/tuning/test_benchmark.py",
+    "pfl_ops.tuning.commands.benchmark": "tests/tuning/test_benchmark.py",
+    "pfl_ops.tuning.commands.tune_study": "tests/tuning/test_benchmark.py",
 }
 """Module -> the file that runs its examples on runs of its own."""
 

@@ -20,7 +20,7 @@ from pfl_ops.federation.method.contract import ClientRows
 from pfl_ops.federation.state import durable
 from pfl_ops.federation.state.checkpoint import Checkpoints, Record
 from pfl_ops.federation.state.durable import DamagedFile
-from pfl_ops.tuning import study_database, study_storage
+from pfl_ops.tuning.studies import study_database, study_storage
 
 fuzz = partial(
     settings,

@@ -10,8 +10,8 @@ from pfl_ops.config.experiment import Experiment
 from pfl_ops.errors import PflOpsError
 from pfl_ops.spaces import MethodSpace
 from pfl_ops.tuning import Settings
-from pfl_ops.tuning.budget import StudyLimits
-from pfl_ops.tuning.terms import settings_of
+from pfl_ops.tuning.commands.terms import settings_of
+from pfl_ops.tuning.studies.budget import StudyLimits
 
 RATES = """
 training.optimiser: {choice: [sgd, adam]}

@@ -135,7 +135,7 @@ def test_a_study_takes_it_and_show_prints_it(made: Any, tmp_path: Any, monkeypat
     from typer.testing import CliRunner
 
     from pfl_ops.cli import app
-    from pfl_ops.tuning.settings import Settings
+    from pfl_ops.tuning.studies.settings import Settings
 
     made(float, Field(0.1, ge=0, title="μ"), own_stage="G")
     monkeypatch.chdir(tmp_path)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from pfl_ops.config.experiment import Experiment
     from pfl_ops.display.tables import TableRows
-    from pfl_ops.tuning.benchmark import Benchmark
+    from pfl_ops.tuning.commands.benchmark import Benchmark
 
 REPORTS = Path("reports")
 
@@ -66,7 +66,7 @@ def run_benchmark(experiments: "Sequence[Experiment] | None", finals: int, given
             `benchmark`.
     """
     from pfl_ops import tuning
-    from pfl_ops.tuning.benchmark import benchmark
+    from pfl_ops.tuning.commands.benchmark import benchmark
 
     written: list[Path] = []
     wrong: list[Exception] = []

@@ -219,7 +219,7 @@ def _end_like_ctrl_c() -> None:
 
 def _serve_studies(port: int, storage: str | None) -> None:
     """Serve Optuna's dashboard until Ctrl-C, SIGTERM or a closed terminal."""
-    from pfl_ops.tuning.dashboard import FIRST_PAGE, HOST, dashboard
+    from pfl_ops.tuning.commands.dashboard import FIRST_PAGE, HOST, dashboard
 
     check_work_folder(storage)
     with dashboard(storage=storage, port=port) as server:

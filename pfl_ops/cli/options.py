@@ -14,7 +14,7 @@ from pfl_ops.errors import PflOpsError, echo
 if TYPE_CHECKING:
     from pfl_ops.config.experiment import Experiment
     from pfl_ops.federation.settings import Execution
-    from pfl_ops.tuning.settings import Settings
+    from pfl_ops.tuning.studies.settings import Settings
 
 
 class Flag(NamedTuple):

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from pfl_ops.papers import Cell, KeptRuns, ScaleName, Suite
     from pfl_ops.reports.suites import SuiteSummary
     from pfl_ops.results import Result
-    from pfl_ops.tuning.cells import Reproduced
-    from pfl_ops.tuning.plans import ReproductionPlan
+    from pfl_ops.tuning.suites.cells import Reproduced
+    from pfl_ops.tuning.suites.plans import ReproductionPlan
 
 _option = partial(option, panel="Reproducing")
 
@@ -316,7 +316,7 @@ def _choose(
     check_output("--choose", file, (".yaml", ".yml"))
 
     from pfl_ops import tuning  # slow to import, so after the checks of the arguments
-    from pfl_ops.tuning.choosing import choose
+    from pfl_ops.tuning.commands.choosing import choose
 
     say(err(), f"{len(suite.rule.cells)} methods, each {suite.rule.budget}")
     with interruptible(), tuning.StudyProgress() as show:

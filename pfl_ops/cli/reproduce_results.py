@@ -17,7 +17,7 @@ from pfl_ops.reports.verdicts import number
 
 if TYPE_CHECKING:
     from pfl_ops.reports.suites import SuiteSummary
-    from pfl_ops.tuning.cells import Reproduced
+    from pfl_ops.tuning.suites.cells import Reproduced
 
 MOST_CLAIMS = 40  # that are listed one by one
 STATUSES = ("holds", "does not hold", "undecided", "not run", "not judged")

@@ -13,7 +13,7 @@ from pfl_ops.display import live
 from pfl_ops.federation.loop.estimate import duration
 
 if TYPE_CHECKING:
-    from pfl_ops.tuning.cells import CellEvent
+    from pfl_ops.tuning.suites.cells import CellEvent
 
 BAR_COLUMNS = 24
 

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from pfl_ops.federation.loop.estimate import Estimate
     from pfl_ops.federation.settings import Execution
     from pfl_ops.tuning import Settings
-    from pfl_ops.tuning.resource_request import ResourceRequest
+    from pfl_ops.tuning.resources.resource_request import ResourceRequest
 
 NONE_IS_STOPPED, IF_NONE_IS_STOPPED = ", none is stopped early", " if none is stopped early"
 
@@ -54,7 +54,7 @@ def study_lines(settings: "Settings", finals: int, place: SearchPlace, notes: It
         PflOpsError: the experiment can't be run here.
     """
     from pfl_ops.federation.loop.estimate import duration
-    from pfl_ops.tuning.budget import affordable, budget_text
+    from pfl_ops.tuning.studies.budget import affordable, budget_text
 
     estimate = place.estimate(settings)
     each = f"each {estimate}{', ' * bool(estimate.cost)}{estimate.cost}"
@@ -92,7 +92,7 @@ def benchmark_lines(
         PflOpsError: an experiment cannot be run here; one message has the mistakes of all methods.
     """
     from pfl_ops.federation.loop.estimate import distinct_hints, duration
-    from pfl_ops.tuning.budget import affordable, budget_text
+    from pfl_ops.tuning.studies.budget import affordable, budget_text
 
     estimates: dict[str, Estimate] = {}
     wrong: dict[str, str] = {}

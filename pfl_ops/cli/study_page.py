@@ -24,7 +24,7 @@ from pfl_ops.reports.document import (
 )
 from pfl_ops.reports.rows import score, table_of
 from pfl_ops.reports.write import write
-from pfl_ops.tuning.pictures import in_theme
+from pfl_ops.tuning.findings.pictures import in_theme
 from pfl_ops.units import in_words
 
 if TYPE_CHECKING:

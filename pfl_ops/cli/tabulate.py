@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from pfl_ops.federation.settings import Execution
-    from pfl_ops.tuning.regrets import Regret
-    from pfl_ops.tuning.table_plan import TablePlan
+    from pfl_ops.tuning.tables.regrets import Regret
+    from pfl_ops.tuning.tables.table_plan import TablePlan
 
 ENDING = ".parquet"
 TELL_EVERY = 10.0  # seconds between two lines of progress
@@ -87,10 +87,10 @@ def tabulate(
     from pfl_ops import spaces
     from pfl_ops.config.precedence import assignments
     from pfl_ops.federation.loop.estimate import duration
-    from pfl_ops.tuning.environments import names_given, parse_values
-    from pfl_ops.tuning.settings import Settings
-    from pfl_ops.tuning.table_plan import CONFIGURATIONS, TablePlan
-    from pfl_ops.tuning.tabulation import tabulate as run
+    from pfl_ops.tuning.studies.environments import names_given, parse_values
+    from pfl_ops.tuning.studies.settings import Settings
+    from pfl_ops.tuning.tables.table_plan import CONFIGURATIONS, TablePlan
+    from pfl_ops.tuning.tables.tabulation import tabulate as run
 
     if to is None:
         raise PflOpsError("--out FILE.parquet is missing: the table's file")
@@ -146,8 +146,8 @@ def _estimated(plan: "TablePlan", execution: "Execution", data_dir: str | None, 
     """The number of runs, and their time from a measured round of each method."""
     from pfl_ops import runs
     from pfl_ops.federation.loop.estimate import duration
-    from pfl_ops.tuning.resource_request import ResourceRequest
-    from pfl_ops.tuning.table_plan import environments
+    from pfl_ops.tuning.resources.resource_request import ResourceRequest
+    from pfl_ops.tuning.tables.table_plan import environments
 
     asked = ResourceRequest(concurrency=concurrency)
     at_once, single = asked.at_once(len(plan.runs), execution.device), asked.estimated(execution)
@@ -196,10 +196,10 @@ def replay(
     Both means are over seeds that neither the search nor the confirmation had.
     """
     from pfl_ops.files import write_named
-    from pfl_ops.tuning import regrets
-    from pfl_ops.tuning import replay as replays
-    from pfl_ops.tuning.settings import Scheduler
-    from pfl_ops.tuning.trial_table import TrialTable
+    from pfl_ops.tuning.studies.settings import Scheduler
+    from pfl_ops.tuning.tables import regrets
+    from pfl_ops.tuning.tables import replay as replays
+    from pfl_ops.tuning.tables.trial_table import TrialTable
 
     check_output("--csv", to, {".csv"})
     rule = replays.StudyRule(

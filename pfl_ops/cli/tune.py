@@ -145,13 +145,13 @@ def tune(
     from pfl_ops.cli.search_estimates import SearchPlace
     from pfl_ops.config.precedence import assignments
     from pfl_ops.tracking.home import check_places
-    from pfl_ops.tuning.begin import check
-    from pfl_ops.tuning.benchmark import members
-    from pfl_ops.tuning.budget import StudyLimits
-    from pfl_ops.tuning.environments import names_given, parse_values
-    from pfl_ops.tuning.resource_request import ResourceRequest, check_request
-    from pfl_ops.tuning.settings import check_environments, check_seeds
-    from pfl_ops.tuning.study_database import check_storage
+    from pfl_ops.tuning.commands.benchmark import members
+    from pfl_ops.tuning.resources.resource_request import ResourceRequest, check_request
+    from pfl_ops.tuning.session.begin import check
+    from pfl_ops.tuning.studies.budget import StudyLimits
+    from pfl_ops.tuning.studies.environments import names_given, parse_values
+    from pfl_ops.tuning.studies.settings import check_environments, check_seeds
+    from pfl_ops.tuning.studies.study_database import check_storage
 
     check_places(tracking_uri)
     if storage:
@@ -245,7 +245,7 @@ class _TuneCommand:
 
     def begin_benchmark(self) -> None:
         """Run a study for each method that was named."""
-        from pfl_ops.tuning.benchmark import settings_of
+        from pfl_ops.tuning.commands.benchmark import settings_of
 
         experiments = experiments_of(self.methods, **self.described)
         self._run_benchmark(experiments, settings_of(experiments, **self.searched), self._tests_of(experiments[0]))
@@ -285,7 +285,7 @@ class _TuneCommand:
 
     def _limited(self, settings: "Settings") -> "Settings":
         """Return a recorded study with the limits of this command."""
-        from pfl_ops.tuning.settings import check_same_seeds
+        from pfl_ops.tuning.studies.settings import check_same_seeds
 
         limited = settings.limited(self.searched["limits"])
         check_same_seeds(self.searched["seeds_per_trial"], str(self.name), limited.seeds_per_trial)

@@ -22,7 +22,8 @@ comparisons (correlation from the least possible to 0.9), none of them true, up 
 that is best for it. The mean reaches 20, 100 and 1,000 in at most 3.2, 0.6 and 0.08 % of 20,000 sequences; the bounds
 are 5, 1 and 0.1 %.
 With 108 comparisons 20 is reached in up to 5.2 % of 600 sequences; if instead the next seed goes to the one with most
-evidence so far, much as `tuning.deciding` gives it, in at most 3.3 % (2 to 108 comparisons, 600 to 1,500 sequences).
+evidence so far, much as `tuning.suites.deciding` gives it, in at most 3.3 % (2 to 108 comparisons, 600
+to 1,500 sequences).
 
 A round in which a target is reached can be infinite: never. So differences of such rounds have two e-processes from the
 first seed on, and the evidence is the mean of both, with weights of 1/2, whatever the values are:

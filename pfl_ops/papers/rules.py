@@ -1,7 +1,8 @@
 """Settings that a paper does not state, chosen for each method on validation data by a rule that was fixed before.
 
-A `ChoiceRule` is data: methods, ranges, budget, objective. `tuning.choosing` runs it (`reproduce SUITE --choose FILE`)
-and writes a file of choices, which gives the suites' cells their settings (`chosen.with_choices`):
+A `ChoiceRule` is data: methods, ranges, budget, objective. `tuning.commands.choosing` runs it
+(`reproduce SUITE --choose FILE`) and writes a file of choices, which gives the suites' cells their settings
+(`chosen.with_choices`):
 
     rule: drdm_mnist
     status: chosen

@@ -16,8 +16,8 @@ from pfl_ops.display import cards
 from pfl_ops.display.tables import TableRows
 from pfl_ops.results import Result, RunOnDisk
 from pfl_ops.tuning import Study
-from pfl_ops.tuning.benchmark import Benchmark
-from pfl_ops.tuning.objective import Objective
+from pfl_ops.tuning.commands.benchmark import Benchmark
+from pfl_ops.tuning.studies.objective import Objective
 
 NAN = math.nan
 ROUNDS = pd.DataFrame({"test/L1/local/mean": [0.1, 0.5, 0.75], "test/L1/global/mean": [0.1, NAN, 0.5]})

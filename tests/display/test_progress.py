@@ -12,7 +12,7 @@ from pfl_ops.config.experiment import Experiment
 from pfl_ops.display import live
 from pfl_ops.display.progress import RunProgress, watching
 from pfl_ops.tuning import Event
-from pfl_ops.tuning import show as shows
+from pfl_ops.tuning.findings import show as shows
 
 EXPERIMENT = Experiment.of("fliu", rounds=2)
 RECORDS = [

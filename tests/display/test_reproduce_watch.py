@@ -9,7 +9,7 @@ from rich.console import Console
 
 from pfl_ops.cli import reproduce_watch
 from pfl_ops.cli.reproduce_watch import ReproduceProgress
-from pfl_ops.tuning.cells import CellEvent
+from pfl_ops.tuning.suites.cells import CellEvent
 
 
 def job(name: str, rounds: int = 4) -> Any:

@@ -19,8 +19,8 @@ from pfl_ops.papers.suite import Level
 from pfl_ops.papers.suite_run import SuiteRun
 from pfl_ops.reports.suites import SuiteSummary, changed_folder
 from pfl_ops.results import Result
-from pfl_ops.tuning.cells import elsewhere
-from pfl_ops.tuning.plans import Part
+from pfl_ops.tuning.suites.cells import elsewhere
+from pfl_ops.tuning.suites.plans import Part
 
 RULE = ChoiceRule(
     name="toy",

@@ -15,7 +15,7 @@ from pfl_ops.reports import order, results_pages
 from pfl_ops.reports.markdown import to_markdown
 from pfl_ops.results import Result
 from pfl_ops.statistics import Agreement
-from pfl_ops.tuning.choosing import experiment_of
+from pfl_ops.tuning.commands.choosing import experiment_of
 
 TABLES = tuple(suite for suite in all_suites() if suite.paper in PUBLIC)
 

@@ -55,7 +55,7 @@ def test_every_method_has_the_same_range_of_the_shared_setting_and_one_budget():
 
 def test_no_repetition_of_a_suite_has_a_seed_of_the_rule():
     """Suites count from 0; repetitions until decided end at 1000."""
-    from pfl_ops.tuning.deciding import MOST_SEEDS
+    from pfl_ops.tuning.suites.deciding import MOST_SEEDS
 
     assert all(suite.first_seed == 0 for suite in suites("drdm")) and MNIST_RULE.seed >= MOST_SEEDS
 

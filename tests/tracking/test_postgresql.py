@@ -15,7 +15,7 @@ from ports import reserved_port
 from pfl_ops.errors import PflOpsError
 from pfl_ops.tracking import Store, TrackingTarget, WorkFolder, schema
 from pfl_ops.tracking.store import ServerUnavailable
-from pfl_ops.tuning import study_database
+from pfl_ops.tuning.studies import study_database
 
 pytestmark = pytest.mark.slow
 SECRET = "s3cret"
@@ -103,7 +103,7 @@ def test_two_first_starts_at_once_both_live(postgresql, tmp_path, python):
     code = """
         import sys
         from pfl_ops.tracking import Store
-        from pfl_ops.tuning import study_database
+        from pfl_ops.tuning.studies import study_database
         print("ready", flush=True)
         sys.stdin.readline()                      # both start at the same moment
         study_database.storage(sys.argv[3])

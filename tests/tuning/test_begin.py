@@ -12,11 +12,12 @@ from pfl_ops.algorithms import ALGORITHMS
 from pfl_ops.errors import PflOpsError
 from pfl_ops.federation.losses import LOSSES
 from pfl_ops.tracking import Store
-from pfl_ops.tuning import study_database, tune_study
-from pfl_ops.tuning.begin import PreparedStudy, StudyOptions, recorded_settings
-from pfl_ops.tuning.budget import StudyLimits
-from pfl_ops.tuning.settings import Settings
-from pfl_ops.tuning.terms import check_fair
+from pfl_ops.tuning.commands import tune_study
+from pfl_ops.tuning.commands.terms import check_fair
+from pfl_ops.tuning.session.begin import PreparedStudy, StudyOptions, recorded_settings
+from pfl_ops.tuning.studies import study_database
+from pfl_ops.tuning.studies.budget import StudyLimits
+from pfl_ops.tuning.studies.settings import Settings
 
 FIRST = [{"algorithm.x": 0.25}, {"algorithm.x": 0.75}]
 

@@ -22,13 +22,15 @@ from pfl_ops.reports.leaderboard import _ranking
 from pfl_ops.results import Result
 from pfl_ops.tracking import Store
 from pfl_ops.tracking.views import view_address
-from pfl_ops.tuning import Settings, StudyInterrupted, leaderboard, leaderboard_notes, presented, study_database
-from pfl_ops.tuning import benchmark as module
-from pfl_ops.tuning import study_storage as study_storages
-from pfl_ops.tuning.benchmark import members, settings_of
-from pfl_ops.tuning.confirm import judge
-from pfl_ops.tuning.objective import Objective
-from pfl_ops.tuning.study import Study
+from pfl_ops.tuning import Settings, StudyInterrupted
+from pfl_ops.tuning.commands import benchmark as module
+from pfl_ops.tuning.commands.benchmark import members, settings_of
+from pfl_ops.tuning.findings import leaderboard, leaderboard_notes, presented
+from pfl_ops.tuning.findings.study import Study
+from pfl_ops.tuning.session.confirm import judge
+from pfl_ops.tuning.studies import study_database
+from pfl_ops.tuning.studies import study_storage as study_storages
+from pfl_ops.tuning.studies.objective import Objective
 
 SPACE = spaces.from_dict({"algorithm.x": {"float": [0, 1]}, "first": [{"algorithm.x": 0.25}, {"algorithm.x": 0.75}]})
 COSTS = pd.DataFrame({"cost/train_seconds": [1.0, 2.0], "cost/up_bytes": [10.0, 20.0], "cost/down_bytes": [1.0, 1.0]})

@@ -17,14 +17,15 @@ from pfl_ops.federation.loop.estimate import RUN_SECONDS, Estimate
 from pfl_ops.federation.settings import Execution
 from pfl_ops.jobs.resources import ResourceShare
 from pfl_ops.jobs.runner import JobEvent
-from pfl_ops.tuning import costs, study_database
-from pfl_ops.tuning import study_storage as study_storages
-from pfl_ops.tuning.budget import MOST_TRIALS, Clock, StudyLimits, affordable, budget_text, ending, spent
-from pfl_ops.tuning.search import Search
-from pfl_ops.tuning.session import _Phases
-from pfl_ops.tuning.settings import Settings
-from pfl_ops.tuning.study_storage import StudyStorage
-from pfl_ops.tuning.trials import Trials
+from pfl_ops.tuning.findings import costs
+from pfl_ops.tuning.session.search import Search
+from pfl_ops.tuning.session.session import _Phases
+from pfl_ops.tuning.session.trials import Trials
+from pfl_ops.tuning.studies import study_database
+from pfl_ops.tuning.studies import study_storage as study_storages
+from pfl_ops.tuning.studies.budget import MOST_TRIALS, Clock, StudyLimits, affordable, budget_text, ending, spent
+from pfl_ops.tuning.studies.settings import Settings
+from pfl_ops.tuning.studies.study_storage import StudyStorage
 
 METRIC = "val/L1/acc"
 SPACE = spaces.parse("algorithm.x: {float: [0, 1]}")

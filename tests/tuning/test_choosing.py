@@ -22,10 +22,10 @@ from pfl_ops.papers.chosen import check_values, with_choices
 from pfl_ops.papers.drdm.rule import MNIST_RULE, RULES
 from pfl_ops.papers.rules import ChoiceRule, Choices
 from pfl_ops.tracking import Store
-from pfl_ops.tuning import choosing
-from pfl_ops.tuning.budget import StudyLimits
-from pfl_ops.tuning.confirm import Confirmation
-from pfl_ops.tuning.settings import Settings
+from pfl_ops.tuning.commands import choosing
+from pfl_ops.tuning.session.confirm import Confirmation
+from pfl_ops.tuning.studies.budget import StudyLimits
+from pfl_ops.tuning.studies.settings import Settings
 
 RATE = {"float": [0.01, 1.0], "log": True}
 TOY_RULE = ChoiceRule(

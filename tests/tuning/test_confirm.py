@@ -18,11 +18,11 @@ from pfl_ops.jobs.resources import ResourceShare
 from pfl_ops.jobs.runner import JobEvent
 from pfl_ops.reports.compare import compare
 from pfl_ops.tracking import Store
-from pfl_ops.tuning import study_database
-from pfl_ops.tuning.budget import StudyLimits
-from pfl_ops.tuning.confirm import SEED_OFFSET, Confirmations, judge
-from pfl_ops.tuning.settings import Settings
-from pfl_ops.tuning.study_storage import StudyStorage
+from pfl_ops.tuning.session.confirm import SEED_OFFSET, Confirmations, judge
+from pfl_ops.tuning.studies import study_database
+from pfl_ops.tuning.studies.budget import StudyLimits
+from pfl_ops.tuning.studies.settings import Settings
+from pfl_ops.tuning.studies.study_storage import StudyStorage
 
 METRIC = "val/L1/acc"
 SPACE = "algorithm.x: {float: [0, 1]}"

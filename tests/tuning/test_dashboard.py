@@ -12,11 +12,11 @@ from tuning_fake import toy
 
 from pfl_ops import spaces
 from pfl_ops.errors import PflOpsError
-from pfl_ops.tuning import dashboard as module
-from pfl_ops.tuning import study_database
-from pfl_ops.tuning.dashboard import FIRST_PAGE, HOST, dashboard
-from pfl_ops.tuning.settings import Settings
-from pfl_ops.tuning.study_storage import StudyStorage
+from pfl_ops.tuning.commands import dashboard as module
+from pfl_ops.tuning.commands.dashboard import FIRST_PAGE, HOST, dashboard
+from pfl_ops.tuning.studies import study_database
+from pfl_ops.tuning.studies.settings import Settings
+from pfl_ops.tuning.studies.study_storage import StudyStorage
 
 
 def make_study(home: Path) -> None:

@@ -19,12 +19,12 @@ from pfl_ops.jobs.resources import ResourceShare
 from pfl_ops.papers.claims import Claim, decided
 from pfl_ops.results import SECONDS, Result
 from pfl_ops.statistics import e_process_above
-from pfl_ops.tuning import deciding, reproducing, reproduction
-from pfl_ops.tuning.cells import CellEvent
-from pfl_ops.tuning.deciding import OpenClaim, open_claims, prefix
-from pfl_ops.tuning.reproducing import FURTHER
-from pfl_ops.tuning.reproduction import Reproduction
-from pfl_ops.tuning.resource_request import ResourceRequest
+from pfl_ops.tuning.resources.resource_request import ResourceRequest
+from pfl_ops.tuning.suites import deciding, reproducing, reproduction
+from pfl_ops.tuning.suites.cells import CellEvent
+from pfl_ops.tuning.suites.deciding import OpenClaim, open_claims, prefix
+from pfl_ops.tuning.suites.reproducing import FURTHER
+from pfl_ops.tuning.suites.reproduction import Reproduction
 
 LABELS = {"method": ["a", "b", "c"]}
 

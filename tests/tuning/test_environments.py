@@ -22,17 +22,27 @@ from pfl_ops.jobs.report import Failure
 from pfl_ops.jobs.resources import ResourceShare
 from pfl_ops.jobs.runner import JobEvent
 from pfl_ops.tracking import Store
-from pfl_ops.tuning import Study, presented, study_database, tested
-from pfl_ops.tuning import study_storage as study_storages
-from pfl_ops.tuning.baselines import Baselines, scales_of
-from pfl_ops.tuning.budget import StudyLimits
-from pfl_ops.tuning.confirm import Confirmations
-from pfl_ops.tuning.environments import baseline, environments_of
-from pfl_ops.tuning.parts import Combination, PartResult, TrialPart
-from pfl_ops.tuning.session import Session, _Phases
-from pfl_ops.tuning.settings import Settings
-from pfl_ops.tuning.study_storage import StudyStorage
-from pfl_ops.tuning.tested import CHOICE, FEDAVG, copies_notes, missing_notes, planned_tests, runs_table, summary
+from pfl_ops.tuning import Study
+from pfl_ops.tuning.findings import presented
+from pfl_ops.tuning.session.baselines import Baselines, scales_of
+from pfl_ops.tuning.session.confirm import Confirmations
+from pfl_ops.tuning.session.session import Session, _Phases
+from pfl_ops.tuning.studies import study_database, tested
+from pfl_ops.tuning.studies import study_storage as study_storages
+from pfl_ops.tuning.studies.budget import StudyLimits
+from pfl_ops.tuning.studies.environments import baseline, environments_of
+from pfl_ops.tuning.studies.parts import Combination, PartResult, TrialPart
+from pfl_ops.tuning.studies.settings import Settings
+from pfl_ops.tuning.studies.study_storage import StudyStorage
+from pfl_ops.tuning.studies.tested import (
+    CHOICE,
+    FEDAVG,
+    copies_notes,
+    missing_notes,
+    planned_tests,
+    runs_table,
+    summary,
+)
 
 METRIC = "val/L1/acc"
 GOAL = "val/L1/acc/of_fedavg/mean"

@@ -7,8 +7,8 @@ import pytest
 
 from pfl_ops.federation.settings import Execution
 from pfl_ops.jobs.resources import ResourceShare
-from pfl_ops.tuning import finals as module
-from pfl_ops.tuning.finals import LONG, Finals
+from pfl_ops.tuning.session import finals as module
+from pfl_ops.tuning.session.finals import LONG, Finals
 
 TRIALS = Execution(device="cpu", way="vmap", chunk=3, threads=1, workers=1)
 

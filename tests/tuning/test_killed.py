@@ -17,8 +17,8 @@ from tuning_fake import let_end, records, toy, tune
 
 from pfl_ops.errors import PflOpsError
 from pfl_ops.tracking import Store
-from pfl_ops.tuning import study_database
-from pfl_ops.tuning import study_storage as study_storages
+from pfl_ops.tuning.studies import study_database
+from pfl_ops.tuning.studies import study_storage as study_storages
 
 pytestmark = pytest.mark.slow
 HERE = Path(__file__).parent

@@ -9,10 +9,10 @@ from pfl_ops import spaces
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.errors import PflOpsError
 from pfl_ops.federation.settings import Execution
-from pfl_ops.tuning.budget import StudyLimits
-from pfl_ops.tuning.objective import Objective, allowed, objective
-from pfl_ops.tuning.settings import Settings
-from pfl_ops.tuning.study import Study
+from pfl_ops.tuning.findings.study import Study
+from pfl_ops.tuning.studies.budget import StudyLimits
+from pfl_ops.tuning.studies.objective import Objective, allowed, objective
+from pfl_ops.tuning.studies.settings import Settings
 
 
 @pytest.mark.parametrize("scored", [None, 5])

@@ -9,8 +9,16 @@ from pfl_ops.config.experiment import Experiment
 from pfl_ops.errors import PflOpsError
 from pfl_ops.federation.settings import Execution
 from pfl_ops.probe import ProbeOutOfMemory, Speed
-from pfl_ops.tuning import packing
-from pfl_ops.tuning.packing import Packing, PackingLayout, PackingRate, best, cpu_layouts, gpu_layouts, hopeless
+from pfl_ops.tuning.resources import packing
+from pfl_ops.tuning.resources.packing import (
+    Packing,
+    PackingLayout,
+    PackingRate,
+    best,
+    cpu_layouts,
+    gpu_layouts,
+    hopeless,
+)
 
 GIB = 1 << 30
 

@@ -11,9 +11,9 @@ from pfl_ops.config.experiment import Experiment
 from pfl_ops.errors import PflOpsError
 from pfl_ops.jobs.report import Failure
 from pfl_ops.jobs.runner import JobEvent
-from pfl_ops.tuning.paired import PairedPruner, by_group, instances, value_of_stopped
-from pfl_ops.tuning.parts import Combination, PartResult, TrialPart
-from pfl_ops.tuning.settings import Settings
+from pfl_ops.tuning.studies.paired import PairedPruner, by_group, instances, value_of_stopped
+from pfl_ops.tuning.studies.parts import Combination, PartResult, TrialPart
+from pfl_ops.tuning.studies.settings import Settings
 
 METRIC = "val/L1/acc"
 SPACE = spaces.parse("algorithm.x: {float: [0, 1]}")

@@ -19,10 +19,10 @@ from pfl_ops.federation.state.checkpoint import Record
 from pfl_ops.jobs.report import Failure
 from pfl_ops.jobs.runner import JobEvent
 from pfl_ops.tracking import Store
-from pfl_ops.tuning import study_storage as study_storages
-from pfl_ops.tuning.benchmark import settings_of
-from pfl_ops.tuning.parts import Combination, PartResult, TrialPart
-from pfl_ops.tuning.settings import Settings
+from pfl_ops.tuning.commands.benchmark import settings_of
+from pfl_ops.tuning.studies import study_storage as study_storages
+from pfl_ops.tuning.studies.parts import Combination, PartResult, TrialPart
+from pfl_ops.tuning.studies.settings import Settings
 
 METRIC = "val/L1/acc"
 SPACE = spaces.parse("algorithm.x: {float: [0, 1]}")

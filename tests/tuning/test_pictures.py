@@ -12,12 +12,13 @@ from optuna.trial import TrialState
 from pfl_ops.cli.study_page import page, shared, write_page
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.reports.document import Picture
-from pfl_ops.tuning import Study, study_database
-from pfl_ops.tuning import study_storage as study_storages
-from pfl_ops.tuning.confirm import Confirmation
-from pfl_ops.tuning.objective import Objective
-from pfl_ops.tuning.pictures import NAMES, Pictures
-from pfl_ops.tuning.study_storage import StudyStorage
+from pfl_ops.tuning import Study
+from pfl_ops.tuning.findings.pictures import NAMES, Pictures
+from pfl_ops.tuning.session.confirm import Confirmation
+from pfl_ops.tuning.studies import study_database
+from pfl_ops.tuning.studies import study_storage as study_storages
+from pfl_ops.tuning.studies.objective import Objective
+from pfl_ops.tuning.studies.study_storage import StudyStorage
 
 ONE = Objective(("val/L1/acc",), ("max",))
 

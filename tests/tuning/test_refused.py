@@ -14,7 +14,7 @@ from tuning_fake import toy
 from pfl_ops import spaces, tuning
 from pfl_ops.errors import PflOpsError
 from pfl_ops.jobs import resources
-from pfl_ops.tuning.benchmark import benchmark
+from pfl_ops.tuning.commands.benchmark import benchmark
 
 SPACE = spaces.parse("algorithm.x: {float: [0, 1]}")
 TRIAL, CELL = ("cpus_per_trial", "gpus_per_trial"), ("cpus_per_cell", "gpus_per_cell")

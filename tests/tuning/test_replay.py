@@ -8,9 +8,9 @@ import pytest
 
 from pfl_ops import spaces, statistics
 from pfl_ops.errors import PflOpsError
-from pfl_ops.tuning.confirm import judge
-from pfl_ops.tuning.regrets import as_csv, notes, regrets
-from pfl_ops.tuning.replay import (
+from pfl_ops.tuning.session.confirm import judge
+from pfl_ops.tuning.tables.regrets import as_csv, notes, regrets
+from pfl_ops.tuning.tables.replay import (
     Choice,
     ReplayedStudy,
     StudyRule,
@@ -21,7 +21,7 @@ from pfl_ops.tuning.replay import (
     regret,
     replay,
 )
-from pfl_ops.tuning.trial_table import SearchProblem
+from pfl_ops.tuning.tables.trial_table import SearchProblem
 
 METRIC = "val/L1/acc"
 SPACE = spaces.parse("algorithm.x: {float: [0, 1]}")

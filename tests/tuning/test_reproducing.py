@@ -18,7 +18,7 @@ from pfl_ops.federation.loop.estimate import Estimate, duration
 from pfl_ops.jobs import runner
 from pfl_ops.papers import Cell, Level, Measure, Suite
 from pfl_ops.tracking import Store
-from pfl_ops.tuning.plans import ReproductionPlan, substitute
+from pfl_ops.tuning.suites.plans import ReproductionPlan, substitute
 
 pytestmark = pytest.mark.slow
 

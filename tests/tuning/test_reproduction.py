@@ -20,9 +20,9 @@ from pfl_ops.recording import FINISHED
 from pfl_ops.results import DIVERGED, Result
 from pfl_ops.tracking.sender import MISSING
 from pfl_ops.tracking.store import RunInfo
-from pfl_ops.tuning.cells import CellEvent, elsewhere
-from pfl_ops.tuning.reproduction import Reproduction
-from pfl_ops.tuning.resource_request import ResourceRequest
+from pfl_ops.tuning.resources.resource_request import ResourceRequest
+from pfl_ops.tuning.suites.cells import CellEvent, elsewhere
+from pfl_ops.tuning.suites.reproduction import Reproduction
 
 
 def test_a_run_that_cannot_be_kept_is_a_failed_cell(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,7 +169,7 @@ def test_a_row_that_says_diverged_stays_beside_a_run_of_the_store_that_finished(
     store = SimpleNamespace(reachable=True, runs=lambda: done, history=lambda *_: None)
     kept = {TOY.name: KeptRuns({}, {"iid/local": {0: how}})}
     told: list[CellEvent] = []
-    monkeypatch.setattr("pfl_ops.tuning.reproduction.MANY", 5)
+    monkeypatch.setattr("pfl_ops.tuning.suites.reproduction.MANY", 5)
     asked = ResourceRequest.of(None, None, None)
     call = Reproduction(plan, store, None, Execution(), asked, None, None, told.append, kept=kept)
     assert call.missing() == []

@@ -3,8 +3,8 @@
 import pytest
 
 from pfl_ops.errors import PflOpsError
-from pfl_ops.tuning import resource_request
-from pfl_ops.tuning.resource_request import ResourceRequest
+from pfl_ops.tuning.resources import resource_request
+from pfl_ops.tuning.resources.resource_request import ResourceRequest
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from pfl_ops.errors import PflOpsError
 from pfl_ops.federation.settings import Device, Execution
 from pfl_ops.jobs import ray_instance, resources
 from pfl_ops.system.scratch import scratch
-from pfl_ops.tuning.resource_request import ResourceRequest, check_request
+from pfl_ops.tuning.resources.resource_request import ResourceRequest, check_request
 
 
 @pytest.fixture

@@ -10,11 +10,11 @@ from ray.tune.schedulers import TrialScheduler
 from pfl_ops import spaces
 from pfl_ops.jobs.early_stop import EarlyStop
 from pfl_ops.jobs.report import Failure
-from pfl_ops.tuning import study_database
-from pfl_ops.tuning import study_storage as study_storages
-from pfl_ops.tuning.objective import Objective
-from pfl_ops.tuning.search import Search
-from pfl_ops.tuning.study_storage import StudyStorage
+from pfl_ops.tuning.session.search import Search
+from pfl_ops.tuning.studies import study_database
+from pfl_ops.tuning.studies import study_storage as study_storages
+from pfl_ops.tuning.studies.objective import Objective
+from pfl_ops.tuning.studies.study_storage import StudyStorage
 
 ONE = Objective(("val/L1/acc",), ("max",))
 LOSS = Objective(("train/loss",), ("min",))
@@ -79,7 +79,7 @@ def test_stepped_values_are_drawn_in_decimals(tmp_path):
 def test_reports_that_follow_at_once_are_noted_later_and_none_is_lost(made, monkeypatch):
     """Values are recorded at once: the picture of a study that is cut short has them all."""
     now = [100.0]
-    monkeypatch.setattr("pfl_ops.tuning.search.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("pfl_ops.tuning.session.search.time.monotonic", lambda: now[0])
     search = made()
     cut, failed, slow = (ask(search) for _ in range(3))
 

@@ -8,10 +8,10 @@ from pfl_ops import spaces
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.federation.settings import Execution
 from pfl_ops.jobs.resources import ResourceShare
-from pfl_ops.tuning.packing import Packing, PackingLayout
-from pfl_ops.tuning.session import Session
-from pfl_ops.tuning.settings import Settings
-from pfl_ops.tuning.terms import settings_of
+from pfl_ops.tuning.commands.terms import settings_of
+from pfl_ops.tuning.resources.packing import Packing, PackingLayout
+from pfl_ops.tuning.session.session import Session
+from pfl_ops.tuning.studies.settings import Settings
 
 ONE_CPU = ResourceShare(1, 0, 2)
 
@@ -59,7 +59,7 @@ def test_the_choice_is_tested_as_it_was_tried():
 
 
 def test_what_was_measured_is_not_timed_again(execution, monkeypatch):
-    monkeypatch.setattr("pfl_ops.tuning.session.settle", None)  # would be called
+    monkeypatch.setattr("pfl_ops.tuning.session.session.settle", None)  # would be called
     packing = Packing("cpu", "2 cores", PackingLayout(2, 1), "vmap", 7, 1, 1, {2: 20.0}, 1)
     found = execution(packing=packing)
     assert (found.way, found.chunk, found.threads, found.workers) == ("vmap", 7, 1, 1)

@@ -14,8 +14,8 @@ from pfl_ops.errors import PflOpsError
 from pfl_ops.federation.loop.diverged import Diverged
 from pfl_ops.tracking import Store
 from pfl_ops.tracking.notes import trial_colour
-from pfl_ops.tuning import packing
-from pfl_ops.tuning.objective import objective
+from pfl_ops.tuning.resources import packing
+from pfl_ops.tuning.studies.objective import objective
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_ray")]
 
@@ -270,7 +270,7 @@ def test_a_gpu_that_can_t_be_measured_is_shared_by_four_unless_it_was_asked_for(
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
     monkeypatch.setattr(packing, "measure", broken)
-    monkeypatch.setattr("pfl_ops.tuning.session.settle", lambda experiment, execution, data_dir: execution)
+    monkeypatch.setattr("pfl_ops.tuning.session.session.settle", lambda experiment, execution, data_dir: execution)
     space, rest = space_of(at(0.3)), {"scheduler": "none", "final_repetitions": 0}
     done = run(toy(seed=34), space, trials=1, **rest)
     assert packings(done.events)[-1].endswith("died: no kernel image); a quarter of a GPU a trial")

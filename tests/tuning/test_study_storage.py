@@ -12,11 +12,11 @@ from optuna.trial import TrialState
 
 from pfl_ops.display import tables
 from pfl_ops.errors import PflOpsError
-from pfl_ops.tuning import study_database
-from pfl_ops.tuning import study_storage as study_storages
-from pfl_ops.tuning.begin import recorded_settings
-from pfl_ops.tuning.objective import Objective
-from pfl_ops.tuning.study_storage import ERROR, StudyStorage
+from pfl_ops.tuning.session.begin import recorded_settings
+from pfl_ops.tuning.studies import study_database
+from pfl_ops.tuning.studies import study_storage as study_storages
+from pfl_ops.tuning.studies.objective import Objective
+from pfl_ops.tuning.studies.study_storage import ERROR, StudyStorage
 
 ONE = Objective(("val/L1/acc",), ("max",))
 TWO = Objective(("val/L1/local/mean", "train/loss"), ("max", "min"))
@@ -246,7 +246,7 @@ def test_a_running_study_is_locked_and_a_dead_one_is_not(tmp_path):
     hold = f"""if 1:
         import time
         from pathlib import Path
-        from pfl_ops.tuning import study_database
+        from pfl_ops.tuning.studies import study_database
         with study_database.lock(Path({str(tmp_path)!r}), "s"):
             print("held", flush=True)
             time.sleep(60)"""

@@ -21,12 +21,12 @@ from pfl_ops.federation.state.checkpoint import Record
 from pfl_ops.jobs.report import Failure
 from pfl_ops.jobs.resources import ResourceShare
 from pfl_ops.jobs.runner import JobEvent
-from pfl_ops.tuning import tabulation
-from pfl_ops.tuning.replay import StudyRule, replay
-from pfl_ops.tuning.settings import Settings
-from pfl_ops.tuning.table_plan import TablePlan
-from pfl_ops.tuning.tabulation import TabulationInterrupted, record_of, tabulate
-from pfl_ops.tuning.trial_table import ABOUT, RunRecord, TrialTable
+from pfl_ops.tuning.studies.settings import Settings
+from pfl_ops.tuning.tables import tabulation
+from pfl_ops.tuning.tables.replay import StudyRule, replay
+from pfl_ops.tuning.tables.table_plan import TablePlan
+from pfl_ops.tuning.tables.tabulation import TabulationInterrupted, record_of, tabulate
+from pfl_ops.tuning.tables.trial_table import ABOUT, RunRecord, TrialTable
 
 SPACE = "algorithm.x: {float: [0, 1]}\nfirst: [{algorithm.x: 0.5}]"
 CPU = Execution(device="cpu", way="loop", workers=1, threads=1)

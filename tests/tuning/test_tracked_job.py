@@ -6,8 +6,8 @@ from fake_run import FakeRun
 from pfl_ops.federation.state.checkpoint import Record
 from pfl_ops.jobs.report import FAILURE
 from pfl_ops.jobs.runner import JobEvent
-from pfl_ops.tuning import tracked_job
-from pfl_ops.tuning.tracked_job import TrackedJob
+from pfl_ops.tuning.session import tracked_job
+from pfl_ops.tuning.session.tracked_job import TrackedJob
 
 
 @pytest.fixture

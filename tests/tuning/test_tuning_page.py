@@ -11,8 +11,8 @@ import pytest
 from documents import ROOT
 from scipy import stats
 
-from pfl_ops.tuning.replay import StudyRule, replay
-from pfl_ops.tuning.trial_table import TrialTable
+from pfl_ops.tuning.tables.replay import StudyRule, replay
+from pfl_ops.tuning.tables.trial_table import TrialTable
 
 PAGE = " ".join((ROOT / "docs" / "tuning.md").read_text(encoding="utf-8").split())
 STUDIES = pd.read_csv(ROOT / "docs" / "tuning-studies.csv")

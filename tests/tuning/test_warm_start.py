@@ -10,10 +10,10 @@ from tuning_fake import records, toy, tune
 from pfl_ops import spaces
 from pfl_ops.errors import PflOpsError
 from pfl_ops.tracking import Store
-from pfl_ops.tuning import study_database
-from pfl_ops.tuning.settings import Settings
-from pfl_ops.tuning.study_storage import StudyStorage
-from pfl_ops.tuning.warm_start import warm_start
+from pfl_ops.tuning.commands.warm_start import warm_start
+from pfl_ops.tuning.studies import study_database
+from pfl_ops.tuning.studies.settings import Settings
+from pfl_ops.tuning.studies.study_storage import StudyStorage
 
 METRIC = "val/L1/acc"
 OLD = "algorithm.x: {float: [0, 1]}\ntraining.lr: {float: [0.001, 1], log: true}"

@@ -8,11 +8,11 @@ from fake_run import FakeRun
 from pfl_ops.federation.settings import Execution
 from pfl_ops.jobs.job import Job
 from pfl_ops.jobs.resources import ResourceShare
-from pfl_ops.tuning import study_database
-from pfl_ops.tuning.search import Search
-from pfl_ops.tuning.settings import Settings
-from pfl_ops.tuning.study_storage import StudyStorage
-from pfl_ops.tuning.trials import Trials
+from pfl_ops.tuning.session.search import Search
+from pfl_ops.tuning.session.trials import Trials
+from pfl_ops.tuning.studies import study_database
+from pfl_ops.tuning.studies.settings import Settings
+from pfl_ops.tuning.studies.study_storage import StudyStorage
 
 
 class FakeChildren:

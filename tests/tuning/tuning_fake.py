@@ -152,7 +152,7 @@ def _numbers(metrics: dict[str, float]) -> dict[str, float]:
 def replaced(records: Callable[..., Any] | None, final: Callable[..., Any] | None) -> Iterator[None]:
     """Replace a study's trials and its test runs; None: they stay."""
     from pfl_ops.jobs import runner  # here, because Ray's processes import this module too
-    from pfl_ops.tuning import finals
+    from pfl_ops.tuning.session import finals
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(runner, "simulate", records or runner.simulate)
@@ -173,8 +173,8 @@ def tune(*args: Any, records: Callable[..., Any] | None = None, final: Any = Non
 
 
 def benchmark(*args: Any, records: Callable[..., Any] | None = None, final: Any = None, **settings: Any) -> Any:
-    """Call `tuning.benchmark.benchmark` as `tune` calls `tuning.tune`."""
-    from pfl_ops.tuning import benchmark as module
+    """Call `tuning.commands.benchmark.benchmark` as `tune` calls `tuning.tune`."""
+    from pfl_ops.tuning.commands import benchmark as module
 
     settings = {**_usual(settings), **settings}
     with replaced(records, final):

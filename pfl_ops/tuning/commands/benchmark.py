@@ -1,0 +1,371 @@
+"""`benchmark`: several methods under one budget, and one leaderboard.
+
+Every method gets the same number of trials, of rounds, and the same seeds: the same partition, validation share and
+first network in its trials, and in each test run the same as all others with that seed. Its configuration is chosen on
+validation data by one rule, the score of the last round; then it is tested with n seeds, once.
+
+The rule without a metric: Acc(L) + Acc(G) of the models that a method's clients would use, which is L1 for most, L2 for
+those whose clients fine-tune a copy that they don't keep, G where there are no clients (`Algorithm.own_stage`). One
+stage for all would score FedAvg with fine-tuning before it fine-tunes. The leaderboard says where each was scored, and
+a metric such as val/L1/acc puts all on one stage.
+"""
+
+import hashlib
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pandas as pd
+
+from pfl_ops.comparison import Line
+from pfl_ops.config.arguments import checked
+from pfl_ops.config.experiment import Experiment
+from pfl_ops.csv_text import to_csv
+from pfl_ops.errors import PflOpsError, in_a_line, together, unknown
+from pfl_ops.federation.settings import Execution
+from pfl_ops.federation.state.checkpoint import Record
+from pfl_ops.jobs.resources import cluster, joining
+from pfl_ops.registry import load_plugin
+from pfl_ops.spaces import Space
+from pfl_ops.tracking import Run, Store, WorkFolder, notes, provenance
+from pfl_ops.tracking.run import now
+from pfl_ops.tuning.commands.terms import COMMON, check_build, check_fair, settings_of
+from pfl_ops.tuning.commands.tune_study import conduct
+from pfl_ops.tuning.findings import costs, leaderboard, leaderboard_notes
+from pfl_ops.tuning.findings.leaderboard import MethodStudy
+from pfl_ops.tuning.findings.presented import trials_view
+from pfl_ops.tuning.findings.show import watching
+from pfl_ops.tuning.findings.study import Study
+from pfl_ops.tuning.resources.resource_request import Amount
+from pfl_ops.tuning.session.begin import BENCHMARK, PreparedStudy, StudyOptions, check, stored
+from pfl_ops.tuning.session.events import Event, OnEvent
+from pfl_ops.tuning.session.session import StudyInterrupted
+from pfl_ops.tuning.studies import study_database
+from pfl_ops.tuning.studies import study_storage as study_storages
+from pfl_ops.tuning.studies.budget import MOST_TRIALS, StudyLimits, budget_text, spent, trials_done
+from pfl_ops.tuning.studies.settings import TRIALS, Settings, check_same_seeds, check_seeds
+from pfl_ops.tuning.studies.study_storage import StudyStorage
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """The result of a benchmark.
+
+    Attributes:
+        name: of the MLflow experiment that holds all of it. run_id: of its run.
+        studies: of each method that has a result. failures: why the others have none.
+        table: the leaderboard, see `leaderboard.leaderboard`. traces: one row a trial. tests: one row a test run.
+        costs: best validation scores of the searches at equal cost, see `costs.equal_cost`.
+        notes: what has to be said with the table.
+        lines: the test runs of each method, the best first, as `compare` has them: `lines[0].runs[0].model(3)`.
+        page: where MLflow's page shows its tests, behind the server's address; None: it was never reached.
+    """
+
+    name: str
+    run_id: str | None
+    studies: dict[str, Study]
+    failures: dict[str, str]
+    table: pd.DataFrame
+    traces: pd.DataFrame
+    tests: pd.DataFrame
+    notes: tuple[str, ...]
+    page: str | None = None
+    costs: pd.DataFrame = field(default_factory=pd.DataFrame)
+    lines: tuple[Line, ...] = field(default=(), repr=False)
+
+    def __repr__(self) -> str:
+        ranked = ", ".join(self.table["method"][self.table["rank"].notna()])
+        failed = (
+            f"; without a rank: {', '.join(lost)}"
+            if (lost := self.table["method"][self.table["rank"].isna()].tolist())
+            else ""
+        )
+        return f"Benchmark({self.name}: {ranked}{failed})"
+
+    def _repr_html_(self) -> str:
+        from pfl_ops.display import cards, tables
+
+        return cards.card(
+            lambda: cards.table(tables.leaderboard(self.table, self.name)),
+            lambda: cards.table(tables.equal_cost(self.costs, self.table["metric"].iloc[0])) if len(self.costs) else "",
+            lambda: cards.table(tables.choices(self.table)),
+            lambda: cards.note(*self.notes),
+        )
+
+
+Report = Callable[[Benchmark], Path | None]
+"""Writes a report somewhere and says into which folder: what lies there is kept with the benchmark's run."""
+
+
+@checked
+@joining
+def benchmark(
+    experiments: Sequence[Experiment] | None = None,
+    *,
+    space: Space | str | Path | None = None,
+    trials: int | None = None,
+    hours: float | None = None,
+    samples: float | None = None,
+    terminate: int | None = None,
+    seeds_per_trial: int | None = None,
+    metric: str | Sequence[str] | None = None,
+    mode: str | None = None,
+    scheduler: str | None = None,
+    cpus_per_trial: Amount = None,
+    gpus_per_trial: Amount = None,
+    concurrency: int | None = None,
+    storage: str | None = None,
+    name: str | None = None,
+    resume: bool = False,
+    address: str | None = None,
+    home: str | Path | None = None,
+    tracking_uri: str | None = None,
+    data_dir: str | None = None,
+    execution: Execution | None = None,
+    final_repetitions: int | None = None,
+    confirm: int | None = None,
+    confirm_top: int | None = None,
+    hold: Collection[str] = (),
+    plugins: Iterable[Path | str] = (),
+    on_event: OnEvent | None = None,
+    progress: bool | None = None,
+    report: Report | None = None,
+) -> Benchmark:
+    """Tune several methods under one budget, test each one's choice, and rank them.
+
+    Each method has a study, <name>.<method>; `tune_study.tune` describes it, and the arguments not named here. A
+    benchmark that was stopped goes on: finished studies are read. A method whose study fails is in the leaderboard with
+    its reason. More methods may be added to a named benchmark later.
+
+    Args:
+        experiments: one a method, alike in data, partition, network, participation, evaluation, seed and rounds; none:
+            those of the benchmark `name`, which is resumed.
+        space: for all; a folder has a file for each method, and common.yaml for what they share (`spaces.share`); none:
+            the package's own.
+        trials, hours, samples, terminate: budgets of each method's search, see `tune_study.tune`.
+        seeds_per_trial: of each method's trials, see `tune_study.tune`. None: 1, or as the benchmark was begun.
+        metric: one validation score for all; none: see above.
+        name: of the benchmark; none: benchmark-<dataset>-<partition>-<hash>.
+        final_repetitions: test runs of each method's choice, with the seeds seed, seed + 1, ... None: the experiments'
+            `repetitions`, or as in the last call if `experiments` is none.
+        confirm, confirm_top: of each method, see `tune_study.tune`. None: 3 and 2, or as the benchmark was begun.
+        report: called with the result, while its run is open.
+    Raises:
+        PflOpsError: settings that can't work, for any of the methods, before the first trial of the first; or no method
+            has a result.
+        StudyInterrupted: Ctrl-C; the message says how to go on.
+
+    >>> benchmark(experiments, space=space, trials=1, name="both", final_repetitions=2)
+    Benchmark(both: toy, late)
+    """
+    for file in plugins:
+        load_plugin(Path(file))
+    check(final_repetitions, name)
+    limits = StudyLimits(trials, hours, samples, terminate, confirm, confirm_top)
+    check_seeds(seeds_per_trial)
+    means = StudyOptions.of(
+        home=home,
+        storage=storage,
+        data_dir=data_dir,
+        cpus_per_trial=cpus_per_trial,
+        gpus_per_trial=gpus_per_trial,
+        concurrency=concurrency,
+        execution=execution,
+        address=address,
+        on_event=on_event,
+    )
+    old = _members(study_storages.recorded(means.studies), name) if name else {}
+    for each in old.values():
+        check_same_seeds(seeds_per_trial, str(name), each.seeds_per_trial)
+        seeds_per_trial, scheduler = each.seeds_per_trial, scheduler or each.scheduler
+    if experiments is not None:
+        settings = settings_of(experiments, space, limits, metric, mode, scheduler, hold, old, seeds_per_trial)
+    elif name and resume and old:
+        settings = old
+        experiments = [each.experiment for each in old.values()]
+        if final_repetitions is None:
+            final_repetitions = max(each.finals for each in old.values())
+    else:
+        raise PflOpsError("give an experiment for each method, or the name of a benchmark and resume")
+    check_fair({**old, **settings})
+    for method, each in settings.items():
+        check_build(each.experiment, means, method)
+    name = name or _name(list(settings.values()), means.data_dir)
+    there = old or _members(study_storages.recorded(means.studies), name)
+    default = MOST_TRIALS if hours or samples else TRIALS
+    trials = trials or max([each.trials for each in there.values()], default=default)
+    limits = replace(limits, trials=trials)
+    for each in there.values():  # a method that is added later has the others' budgets, and is confirmed as they were
+        limits = limits.else_of(each.limits)
+    finals = max(one.repetitions for one in experiments) if final_repetitions is None else final_repetitions
+    plans = [
+        PreparedStudy(one, settings[method].limited(limits), f"{name}.{method}", finals, name)
+        for one in experiments
+        for method in [one.algorithm.name]
+    ]
+
+    with study_database.lock(means.home.root, name), watching(on_event, progress) as tell:
+        means = replace(means, on_event=tell)
+        begun = _begin(plans, means, name, resume)
+        means.wait(name, trials, "opening MLflow's store ...")
+        with Store.open(home, tracking_uri, offline=True) as tracking, _run(tracking, name, plans) as run:
+            try:
+                missing = any(
+                    study_storage.is_cut_short() or not spent(plan.settings, study_storage)
+                    for plan, study_storage in begun
+                )
+                if missing:
+                    means.wait(name, trials, "starting Ray ...")
+                with cluster(address) if missing else nullcontext():  # one Ray for all of them
+                    entries = [
+                        _run_study(i, plan, study_storage, len(begun), means, tracking, run)
+                        for i, (plan, study_storage) in enumerate(begun)
+                    ]
+                return _finish(name, entries, run, report)
+            except (KeyboardInterrupt, StudyInterrupted):
+                run.finish("KILLED", patience=5)
+                raise StudyInterrupted(_go_on(begun, name, means)) from None
+
+
+def members(name: str, *, home: str | Path | None = None, storage: str | None = None) -> dict[str, Settings]:
+    """The settings of each method of a benchmark that exists, by method, in the order in which they were begun."""
+    return _members(study_storages.recorded(stored(storage, WorkFolder.open(home))), name)
+
+
+def _name(settings: Sequence[Settings], data_dir: str | None) -> str:
+    """benchmark-<dataset>-<partition>-<hash of all studies, in whatever order>."""
+    digests = sorted(each.digest(data_dir) for each in settings)
+    label = settings[0].experiment.label.removeprefix(settings[0].experiment.algorithm.name)
+    return f"benchmark{label}-{hashlib.sha256(''.join(digests).encode()).hexdigest()[:8]}"
+
+
+def _members(known: Mapping[str, Mapping[str, object]], name: str) -> dict[str, Settings]:
+    found = [Settings.from_dict(record) for record in known.values() if record.get(BENCHMARK) == name]
+    return {each.experiment.algorithm.name: each for each in found}
+
+
+def _begin(
+    plans: Sequence[PreparedStudy], means: StudyOptions, name: str, resume: bool
+) -> list[tuple[PreparedStudy, StudyStorage]]:
+    """Every study on disk; those that exist are looked at first, so that a refusal leaves nothing behind."""
+    known = study_storages.recorded(means.studies)
+    if name in known:
+        raise PflOpsError(f"a study is named '{name}' already; choose another --name")
+    if resume and not _members(known, name):
+        others = {str(record[BENCHMARK]) for record in known.values() if record.get(BENCHMARK)}
+        raise (
+            unknown("benchmark", name, others) if others else PflOpsError(f"no benchmark '{name}', and no other either")
+        )
+    begun = {}
+    for plan in sorted(plans, key=lambda plan: plan.name not in known):
+        study_storage = plan.begin(means, resume and plan.name in known)
+        begun[plan.name] = plan.wanting(study_storage, plan.settings.limits), study_storage
+    return [begun[plan.name] for plan in plans]
+
+
+def _run(store: Store, name: str, plans: Sequence[PreparedStudy]) -> Run:
+    """The benchmark's own run: what all methods share are its parameters."""
+    same = plans[0].settings.same_in_all.items()
+    shared = {path: value for path, value in same if path.startswith(COMMON)}
+    budget = {
+        "benchmark.trials": plans[0].settings.trials,
+        "benchmark.budget": budget_text(plans[0].settings),
+        "benchmark.repetitions": plans[0].finals,
+    }
+    return store.run(
+        name,
+        "benchmark",
+        identity=f"benchmark:{name}",
+        params=shared,
+        tags=provenance()
+        | {"pfl_ops.kind": "benchmark"}
+        | {"pfl_ops.benchmark": name, "pfl_ops.methods": ", ".join(plan.method for plan in plans)}
+        | {f"pfl_ops.{key}": str(value) for key, value in budget.items()},
+    )
+
+
+def _run_study(
+    i: int, plan: PreparedStudy, study_storage: StudyStorage, of: int, means: StudyOptions, tracking: Store, run: Run
+) -> MethodStudy:
+    """One method's study; whatever ends it but Ctrl-C is its own affair."""
+    place = f"{i + 1} of {of}"
+    tell = means.on_event
+
+    def told(event: Event) -> None:
+        if tell:
+            tell(replace(event, method=plan.method, place=place))
+
+    try:
+        study = conduct(plan, study_storage, replace(means, on_event=told), tracking, run)
+        entry = MethodStudy(plan, study_storage, study)
+        scores = leaderboard.summary(entry)
+    except StudyInterrupted:
+        raise
+    except Exception as error:
+        entry = MethodStudy(plan, study_storage, error=in_a_line(error))
+        scores = f"failed: {entry.error}"
+    told(Event("study", plan.name, plan.settings.trials, study_storage.done(), text=scores))
+    return entry
+
+
+def _finish(name: str, entries: Sequence[MethodStudy], run: Run, report: Report | None) -> Benchmark:
+    """The leaderboard, on disk and in the benchmark's run.
+
+    Raises:
+        PflOpsError: every method failed.
+    """
+    failures = {entry.plan.method: entry.error for entry in entries if entry.error}
+    if len(failures) == len(entries):
+        raise PflOpsError(f"no method of benchmark '{name}' has a result\n{together(failures)}")
+    table = leaderboard.leaderboard(entries)
+    at_equal_cost = costs.equal_cost(entries)
+    made = Benchmark(
+        name,
+        run.run_id,
+        {entry.plan.method: entry.study for entry in entries if entry.study},
+        failures,
+        table,
+        leaderboard.traces(entries),
+        leaderboard.tests(entries),
+        (*leaderboard_notes.notes(entries, table), *costs.notes(at_equal_cost)),
+        run.page("tests"),
+        at_equal_cost,
+        leaderboard.compared(entries),
+    )
+    kept_tables = {"leaderboard": table, "traces": made.traces, "tests": made.tests, "equal_cost": made.costs}
+    for file, kept in kept_tables.items():
+        run.text(to_csv(kept), f"{file}.csv")
+    links = [notes.charts("tests", "charts of the tests")]
+    links += [notes.charts(trials_view(method, shared=True), f"{method}'s trials") for method in made.studies]
+    run.note(f"**Benchmark {name}**: {', '.join(links)}.\n\n{leaderboard.markdown(made.table, made.notes)}")
+    run.log(_searches(made))
+    for row in table.to_dict("records"):
+        run.set_metrics(row["n"], {f"tested/{row['method']}": row["test"]})
+    folder = report(made) if report else None
+    for path in sorted(folder.iterdir()) if folder else ():
+        run.artifact(path, "report")
+    return made
+
+
+def _searches(made: Benchmark) -> list[Record]:
+    """A key a method, for MLflow's charts: the best value so far over trials."""
+    points: dict[int, dict[str, float]] = {}
+    for row in made.traces.to_dict("records"):
+        if not math.isnan(row["best"]):
+            points.setdefault(int(row["trial"]), {})[f"search/{row['method']}"] = row["best"]
+    return [Record(step, found, now()) for step, found in sorted(points.items())]
+
+
+def _go_on(begun: Sequence[tuple[PreparedStudy, StudyStorage]], name: str, means: StudyOptions) -> str:
+    methods = ",".join(plan.method for plan, _ in begun)
+    done, wanted = (
+        sum(study_storage.done() for _, study_storage in begun),
+        sum(plan.settings.trials for plan, _ in begun),
+    )
+    command = f"pfl-ops tune {methods} --name {name}{means.repeated(begun[0][0].finals)} --resume"
+    return f"stopped with {trials_done(done, wanted)} done; go on with: {command}"
+
+
+__all__ = ["Benchmark", "benchmark", "members", "settings_of"]

@@ -1,0 +1,112 @@
+"""The settings of a suite's methods by its rule: one study a method, on validation data, all with one budget.
+
+No test data are opened. A stopped call goes on where it was: the studies lie in the work folder.
+"""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from pfl_ops import spaces
+from pfl_ops.config.experiment import Experiment
+from pfl_ops.errors import PflOpsError
+from pfl_ops.federation.settings import Execution
+from pfl_ops.jobs.resources import cluster
+from pfl_ops.papers import Suite
+from pfl_ops.papers.rules import ChoiceRule, Choices
+from pfl_ops.tracking import WorkFolder
+from pfl_ops.tuning.commands.tune_study import tune
+from pfl_ops.tuning.findings.study import Study
+from pfl_ops.tuning.resources.resource_request import Amount
+from pfl_ops.tuning.session.begin import stored
+from pfl_ops.tuning.session.events import OnEvent
+from pfl_ops.tuning.studies import study_storage as study_storages
+
+
+def choose(
+    suite: Suite,
+    rule: ChoiceRule,
+    *,
+    home: str | Path | None = None,
+    tracking_uri: str | None = None,
+    data_dir: str | None = None,
+    concurrency: int | None = None,
+    cpus_per_trial: Amount = None,
+    execution: Execution | None = None,
+    on_event: OnEvent | None = None,
+) -> Choices:
+    """Tune every method of a rule and return what was chosen.
+
+    Args:
+        suite: in which the rule's cells are. The other arguments: as for `tune_study.tune`.
+    Raises:
+        PflOpsError: a method has no result. StudyInterrupted: Ctrl-C; the same call goes on.
+    """
+    methods: dict[str, Mapping[str, Any]] = {}
+    scores: dict[str, float] = {}
+    known = study_storages.recorded(stored(None, WorkFolder.open(home)))
+    with cluster(None):
+        for label in rule.cells:
+            name = study_name(rule, label)
+            study = tune(
+                experiment_of(suite, rule, label),
+                space=spaces.from_dict(rule.ranges(label), rule.name),
+                trials=rule.trials,
+                metric=rule.metric,
+                scheduler="none",
+                confirm=rule.confirm,
+                confirm_top=rule.confirm_top,
+                final_repetitions=0,
+                name=name,
+                resume=name in known,
+                home=home,
+                tracking_uri=tracking_uri,
+                data_dir=data_dir,
+                concurrency=concurrency,
+                cpus_per_trial=cpus_per_trial,
+                execution=execution,
+                on_event=on_event,
+            )
+            methods[label] = dict(study.best)
+            scores[label] = round(score(study, rule), 4)
+    return Choices(
+        rule.name,
+        "chosen",
+        f"{suite.command} --choose FILE",
+        datetime.now(UTC).strftime("%Y-%m-%d"),
+        methods,
+        rule.budget,
+        scores,
+    )
+
+
+def experiment_of(suite: Suite, rule: ChoiceRule, label: str) -> Experiment:
+    """Return the experiment whose settings are chosen: a cell at scale full, with the rule's seed.
+
+    The settings that are varied start at those before the rule, so that an earlier choice does not change the study.
+    Only the last round is scored, which is more than half of the cost of a linear model and changes no score of it.
+    """
+    experiment = suite.experiment(suite.cell(rule.cells[label]))
+    scored = {"evaluation.every": experiment.training.rounds, "seed": rule.seed, "repetitions": 1}
+    return experiment.override({**rule.before.get(label, {}), **scored})
+
+
+def score(study: Study, rule: ChoiceRule) -> float:
+    """Return the validation score of a study's choice: its mean over the new seeds, else that of its trial.
+
+    Raises:
+        PflOpsError: every configuration diverged with a new seed, so that nothing was chosen by the rule.
+    """
+    confirmed = study.confirmation
+    if confirmed is None:
+        return float(study.values[rule.metric])
+    if confirmed.winner in confirmed.lost:
+        raise PflOpsError(f"{study.name}: {confirmed}")
+    return fmean(confirmed.values[confirmed.winner].values())
+
+
+def study_name(rule: ChoiceRule, label: str) -> str:
+    """Return the name of a method's study."""
+    return f"{rule.name}.{label}"

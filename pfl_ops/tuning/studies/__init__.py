@@ -1,0 +1,13 @@
+"""A study: its definition, and its record on disk.
+
+settings        the definition of a study
+objective       one metric or several, and which way is better
+environments    named settings in which one configuration has to do well
+parts           trials of several runs, of whose scores their value is made
+paired          a pruner between two of these runs
+budget          trials, hours, samples: the limits of a search
+tested          the tests of a choice in environments
+samplers        Optuna's samplers, with stepped values in decimals
+study_database  where studies are kept: storages at addresses, locks
+study_storage   the study on disk: its trials and how they ended
+"""

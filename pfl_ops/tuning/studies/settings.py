@@ -1,0 +1,521 @@
+"""The definition of a study: recorded with it, and compared when it is resumed."""
+
+import hashlib
+import json
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any, Literal, TypeAlias, cast
+
+from pfl_ops import metrics, spaces
+from pfl_ops.config.experiment import Experiment
+from pfl_ops.config.precedence import excluded
+from pfl_ops.errors import PflOpsError, echo
+from pfl_ops.federation.losses import LOSSES
+from pfl_ops.federation.settings import ALL_UP_TO
+from pfl_ops.results import COMMON
+from pfl_ops.spaces import Space
+from pfl_ops.tuning.studies.budget import MOST_TRIALS, NO_LIMITS, StudyLimits, budget_text
+from pfl_ops.tuning.studies.environments import (
+    Aggregate,
+    Environment,
+    baseline,
+    check_different,
+    environments_of,
+    parse,
+)
+from pfl_ops.tuning.studies.objective import Objective, objective
+from pfl_ops.tuning.studies.paired import check_metric
+from pfl_ops.tuning.studies.parts import Combination, TrialPart
+
+Scheduler: TypeAlias = Literal["asha", "paired", "none"]
+
+TRIALS = 20
+RANDOM_START, EARLIER_RANDOM_START = 8, 5  # trials with a result before the sampler has a model; in records without it
+CONFIRM, CONFIRM_TOP = 3, 2  # new seeds at most, configurations
+SHARE, WEIGHTING = "participation.share", "participation.weighting"
+SEED_OFFSET = 1000  # of the new seeds of a confirmation, from the experiment's; those of trials and tests are below
+
+
+@dataclass(frozen=True)
+class Settings:
+    """A study.
+
+    Attributes:
+        experiment: as trials run it, but for their points.
+        space: what is varied. objective: what is optimised.
+        scheduler: "asha" stops bad trials early, "paired" those of several runs between two of these.
+        trials: how many are wanted, in all.
+        common: the part of the space that the methods of a comparison share; None: it shares none.
+        confirm: most new seeds with which the best configurations are run again before the choice; 0: none.
+        confirm_top: number of these configurations.
+        hours: of the search, wall time over all calls. samples: gradient samples of all trials. None: no limit.
+        terminate: trials in a row without a better value that end the search; 0: no such limit.
+        seeds_per_trial: runs of a trial, with the seeds seed, seed + 1, ..., of which its value is the mean.
+        environments: in which every trial is run; (): in the experiment itself. held_out: in which the choice alone is
+            tested, with FedAvg. aggregate: value over environments.
+        random_start: trials with a result, first points among them, before the sampler's model proposes any.
+        finals: test runs of the choice, as the last call had them.
+    """
+
+    experiment: Experiment
+    space: Space
+    objective: Objective
+    scheduler: Scheduler = "asha"
+    trials: int = TRIALS
+    common: Space | None = None
+    confirm: int = CONFIRM
+    confirm_top: int = CONFIRM_TOP
+    hours: float | None = None
+    samples: int | None = None
+    terminate: int = 0
+    seeds_per_trial: int = 1
+    environments: tuple[Environment, ...] = ()
+    held_out: tuple[Environment, ...] = ()
+    aggregate: Aggregate = "mean"
+    random_start: int = RANDOM_START
+    finals: int = 1
+
+    @classmethod
+    def of(
+        cls,
+        experiment: Experiment,
+        space: Space | str | Path | None = None,
+        limits: StudyLimits = NO_LIMITS,
+        metric: str | Sequence[str] | None = None,
+        mode: str | Sequence[str] | None = None,
+        scheduler: str | None = None,
+        hold: Collection[str] = (),
+        common: Space | None = None,
+        seeds_per_trial: int | None = None,
+        environments: Sequence[str] = (),
+        vary: Mapping[str, Sequence[Any]] | None = None,
+        held_out: Sequence[str] = (),
+        aggregate: str | None = None,
+    ) -> "Settings":
+        """Checked settings; every mistake that can be seen before the first trial is an error here."""
+        check_seeds(seeds_per_trial)
+        check_environments(environments, vary, held_out, aggregate)
+        seeds = seeds_per_trial or 1
+        if scheduler not in (None, "asha", "paired", "none"):
+            raise PflOpsError(f"scheduler must be asha, paired or none, got '{echo(scheduler)}'")
+        fixed: dict[str, Any] = {"evaluation.split": "validation", "evaluation.stages": "all", "repetitions": 1}
+        if experiment.data.pooled and experiment.partition.seed is None:
+            fixed["partition.seed"] = experiment.seed  # else a trial would see what the finals are tested on
+        base = experiment.override(fixed)
+        varied = space if isinstance(space, Space) else spaces.read(space, experiment.algorithm.name)
+        if isinstance(space, str | Path):
+            base = spaces.in_unit_of(varied, base, hold)
+        goal = objective(base, metric or metrics.key("validation", experiment.algorithm.own_stage, "acc"), mode)
+        if scheduler in ("asha", "paired") and not goal.single:
+            raise PflOpsError(
+                f"{scheduler} stops trials by one metric; several run to the end: --scheduler none, or leave it out"
+            )
+        tuned = environments_of(base, environments, vary)
+        apart = tuple(parse(base, name) for name in held_out)
+        check_different(base, tuned, apart)
+        several = seeds > 1 or bool(tuned)
+        if scheduler == "asha" and several:
+            what = f"in {len(tuned)} environments" if tuned else f"of {seeds} seeds"
+            raise PflOpsError(
+                f"asha compares trials while they run, and a trial {what} has a value only when all of its runs have "
+                "ended: --scheduler paired or none, or leave it out"
+            )
+        if scheduler == "paired":
+            check_paired(goal.metrics[0], several, aggregate)
+        by_steps = {"training.local_epochs"} if base.training.local_steps is not None else set()
+        set_by_environments = {path for one in (*tuned, *apart) for path in one.changes}
+        held = {*hold, *excluded(hold), *by_steps}  # a value of an excluded field would clear the one that is held
+        varied = spaces.hold(varied, {*held, *set_by_environments}, base)
+        spaces.check(varied, base)
+        for one in (*tuned, *apart):
+            try:
+                spaces.check(varied, one.of(base))
+            except PflOpsError as error:
+                raise PflOpsError(f"environment '{one.name}': {error}") from error
+        usual: Scheduler = "asha" if goal.single and not several else "none"
+        shared = spaces.hold(common, held, base) if common else None
+        made = cls(
+            base,
+            varied,
+            goal,
+            cast(Scheduler | None, scheduler) or usual,
+            MOST_TRIALS if limits.hours or limits.samples else TRIALS,
+            shared,
+            CONFIRM if goal.single else 0,
+            seeds_per_trial=seeds,
+            environments=tuned,
+            held_out=apart,
+            aggregate="worst" if aggregate == "worst" else "mean",
+        )
+        made = made.limited(limits)
+        check_cohorts(made)
+        return made
+
+    @classmethod
+    def from_dict(cls, record: Mapping[str, Any]) -> "Settings":
+        """As `as_dict` recorded them; a plug-in that they name must be loaded."""
+        return cls(
+            Experiment.model_validate(record["experiment"]),
+            spaces.from_dict(record["space"], record["space_source"]),
+            Objective(tuple(record["metrics"]), tuple(record["modes"])),
+            record["scheduler"],
+            common=spaces.from_dict(common, spaces.COMMON) if (common := record.get("common")) else None,
+            seeds_per_trial=record.get("seeds_per_trial", 1),
+            environments=tuple(Environment(**one) for one in record.get("environments", ())),
+            held_out=tuple(Environment(**one) for one in record.get("held_out", ())),
+            aggregate=record.get("aggregate", "mean"),
+        ).as_recorded(record)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values, for the study's own record and for a YAML artifact."""
+        return {
+            "experiment": self.experiment.resolved,
+            "space": self.space.as_yaml(),
+            "space_source": self.space.source,
+            "metrics": list(self.objective.metrics),
+            "modes": list(self.objective.modes),
+            "scheduler": self.scheduler,
+            "trials": self.trials,
+            "common": self.common.as_yaml() if self.common else None,
+            "confirm": self.confirm,
+            "confirm_top": self.confirm_top,
+            "random_start": self.random_start,
+            "finals": self.finals,
+            "hours": self.hours,
+            "samples": self.samples,
+            "terminate": self.terminate,
+            **self._several,
+        }
+
+    @property
+    def _several(self) -> dict[str, Any]:
+        """The settings of trials of several runs, as plain values; {}: a trial is one run, as in earlier versions."""
+        found: dict[str, Any] = {"seeds_per_trial": self.seeds_per_trial} if self.seeds_per_trial > 1 else {}
+        if self.environments:
+            for key, some in (("environments", self.environments), ("held_out", self.held_out)):
+                found[key] = [{"name": one.name, "changes": dict(one.changes)} for one in some]
+            found["aggregate"] = self.aggregate
+        return found
+
+    @property
+    def combination(self) -> Combination | None:
+        """The parts of every trial, and the rule that makes its value of theirs; None: a trial is one run."""
+        if self.seeds_per_trial == 1 and not self.environments:
+            return None
+        seeds = [self.experiment.seed + i for i in range(self.seeds_per_trial)]
+        names = [one.name for one in self.environments] or [""]
+        parts = tuple(TrialPart(seed, name) for seed in seeds for name in names)
+        metrics, modes = self.objective.metrics, self.objective.modes
+        return Combination(parts, metrics, self.goal.metrics, modes, self.aggregate)
+
+    @property
+    def goal(self) -> Objective:
+        """The optimised values: the objective, or with environments the values made of the scores in all of them."""
+        if not self.environments:
+            return self.objective
+        names = tuple(f"{metric}/of_fedavg/{self.aggregate}" for metric in self.objective.metrics)
+        return Objective(names, self.objective.modes)
+
+    @property
+    def at_once(self) -> int:
+        """Runs of a trial that may go on at the same time."""
+        return 1 if self.scheduler == "paired" else self.n_parts
+
+    @property
+    def n_parts(self) -> int:
+        """Runs of a trial."""
+        return self.seeds_per_trial * max(1, len(self.environments))
+
+    @property
+    def example(self) -> Experiment:
+        """The experiment of a trial's first run, but for its point: what is measured to plan a study."""
+        return self.environments[0].of(self.experiment) if self.environments else self.experiment
+
+    @property
+    def in_environments(self) -> list[Experiment]:
+        """The experiment in each environment; of a study without any the experiment itself."""
+        return [one.of(self.experiment) for one in self.environments] or [self.experiment]
+
+    @property
+    def scored_share(self) -> float:
+        """Share of the clients behind a trial's scores: at L2 those of the last round's cohort, else 1.
+
+        Of several environments, or of the values that the space has, it is the smallest.
+        """
+        if "L2" not in self.objective.stages:
+            return 1.0
+        if ranges := self.space.of(SHARE):
+            return min(float(share or 0.0) for one in ranges for share in (one.choices or (one.low,)))
+        return min(one.participation.share for one in self.in_environments)
+
+    @property
+    def cohorts_differ(self) -> str:
+        """Why trials with the same seed may be scored at L2 on different clients; "": they are not."""
+        if "L2" not in self.objective.stages:
+            return ""
+        if drawing := [key for key in self.space.varied if key.startswith("participation.") and key != WEIGHTING]:
+            return f"{', '.join(drawing)} is varied"
+        own = hasattr(self.experiment.algorithm, "cohort")
+        return f"{self.experiment.algorithm.name} draws its own cohorts" if own else ""
+
+    @property
+    def cohort_note(self) -> str:
+        """One line on the clients behind a trial's scores at L2, if not all take part in a round; "": all count."""
+        share, why = self.scored_share, self.cohorts_differ
+        if share == 1 and not why:
+            return ""
+        part = f", {share:.3g} of the clients" if share < 1 else ""
+        same = f"not the same in all trials ({why}), which are then not comparable" if why else ""
+        if share < 1 and SHARE in self.space.varied:
+            part = f", of {share:.3g} of the clients or more"
+        return (
+            f"a trial's scores at L2 are those of the last round's cohort{part}{self.drawn_of_cohort}, "
+            f"{same or 'the same in all trials of a seed'}; tests score absent clients too"
+        )
+
+    @property
+    def drawn_of_cohort(self) -> str:
+        """Words behind `scored_share`: the number of clients of a cohort that are scored; "": all are.
+
+        The number of a data set's own clients is not known before it is read.
+        """
+        found = []
+        for e in self.in_environments:
+            scored, known = e.evaluation.clients or ALL_UP_TO, getattr(e.partition, "clients", None)
+            if known is None:
+                return f", as far as they are among the clients that are scored, {scored} at most"
+            if scored < known:
+                found.append((e.participation.share * scored, scored))
+        if not found:
+            return ""
+        of_cohort, scored = min(found)
+        return f", if they are among the {scored} that are scored (about {of_cohort:.3g} of a cohort)"
+
+    @property
+    def has_one_network(self) -> bool:
+        """True if all runs have the same network and data set, so that what is fast for one is for all."""
+        varied = [parameter.key for parameter in self.space.parameters]
+        set_by_environments = [path for one in self.environments for path in one.changes]
+        return not any(path.startswith("model.") for path in varied) and not any(
+            path.startswith(("model.", "data.")) for path in set_by_environments
+        )
+
+    @property
+    def same_in_all(self) -> dict[str, Any]:
+        """{path: value} of the experiment's fields that no trial and no environment changes."""
+        changed = {*self.space.keys, *(path for one in (*self.environments, *self.held_out) for path in one.changes)}
+        changed |= excluded(changed)
+        sections = tuple(
+            path.removesuffix(end) for path in changed for end in ("kind", "name") if path.endswith(f".{end}")
+        )
+        kept = self.experiment.flat.items()
+        return {path: value for path, value in kept if path not in changed and not path.startswith(sections)}
+
+    def label(self, experiment: Experiment) -> str:
+        """<algorithm>-<dataset>-<partition>, or of several environments <algorithm>-environments, for names.
+
+        Args:
+            experiment: as the user described it.
+        """
+        return f"{experiment.algorithm.name}-environments" if self.environments else experiment.label
+
+    def environment(self, name: str) -> Environment:
+        """The environment of that name, tuned or held out; "": the experiment itself."""
+        if not name:
+            return Environment("", {})
+        return next(one for one in (*self.environments, *self.held_out) if one.name == name)
+
+    @property
+    def full_every(self) -> int:
+        """Rounds between evaluations of every view: what ASHA's rungs are multiples of."""
+        return math.lcm(self.experiment.evaluation.every, self.experiment.evaluation.global_every)
+
+    @property
+    def restrictions(self) -> dict[str, str]:
+        """Values and ranges of the method in place of common ranges, {path: value or range}."""
+        return spaces.restrictions(spaces.MethodSpace(self.experiment, self.space), self.common) if self.common else {}
+
+    @property
+    def tags(self) -> dict[str, str]:
+        """By which comparisons know runs that were chosen from one common space under one budget."""
+        if self.common is None:
+            return {}
+        seeds = f", {self.seeds_per_trial} seeds a trial" if self.seeds_per_trial > 1 else ""
+        seeds += f", {self.confirm} new seeds of {self.confirm_top}" if self.confirm else ""
+        return {COMMON: f"{self.common.digest[:12]}, {budget_text(self)}{seeds}: {' '.join(self.common.keys)}"}
+
+    def as_recorded(self, record: Mapping[str, Any]) -> "Settings":
+        """The same study with the limits, the random start and the test runs of a record; one of an earlier version
+        lacks some."""
+        return replace(
+            self,
+            trials=record["trials"],
+            confirm=record.get("confirm", 0),  # an earlier version made its choice without
+            confirm_top=record.get("confirm_top", CONFIRM_TOP),
+            hours=record.get("hours"),
+            samples=record.get("samples"),
+            terminate=record.get("terminate", 0),
+            random_start=record.get("random_start", EARLIER_RANDOM_START),
+            finals=record.get("finals", 1),
+        )
+
+    @property
+    def limits(self) -> StudyLimits:
+        """All that a later call may change."""
+        return StudyLimits(**{one.name: getattr(self, one.name) for one in fields(StudyLimits)})
+
+    def limited(self, limits: StudyLimits) -> "Settings":
+        """The same study with other limits, where they are given.
+
+        Raises:
+            PflOpsError: there are several objectives, which have no best value.
+        """
+        if limits.confirm and not self.objective.single:
+            raise PflOpsError("a choice by several objectives is not confirmed: --confirm 0, or leave it out")
+        if limits.terminate and not self.objective.single:
+            raise PflOpsError("a search by several objectives has no best value: leave out --terminate")
+        return replace(self, **limits.given)
+
+    def digest(self, data_dir: str | None) -> str:
+        """SHA-256 of all that may not change between a study's beginning and its resumption; trials may."""
+        parts = [self.experiment.digest(data_dir), self.space.digest, self.objective.metrics, self.objective.modes]
+        more: list[dict[str, Any]] = [self._several] if self._several else []
+        for one in (*self.environments, *self.held_out):
+            here = one.of(self.experiment)
+            more.append({one.name: [here.digest(data_dir), baseline(here).digest(data_dir)]})
+        if named := self._digests_of_choices(data_dir):
+            more.append(named)
+        return hashlib.sha256(json.dumps([*parts, self.scheduler, *more]).encode()).hexdigest()
+
+    def _digests_of_choices(self, data_dir: str | None) -> dict[str, str]:
+        """Digests of the experiment with each choice of the space that names a user's loss or a file of weights: the
+        experiment's own digest does not cover what these contain."""
+        return {
+            f"{parameter.key}={value}": self.experiment.override({parameter.key: value}).digest(data_dir)
+            for parameter in self.space.parameters
+            for value in parameter.choices
+            if (parameter.key == "training.loss" and value not in LOSSES.builtin)
+            or (parameter.key == "model.weights" and value is not None)
+        }
+
+    def difference(self, other: "Settings") -> str:
+        """The first thing in which two studies differ, for a message; "": none that shows."""
+        mine, theirs = self.experiment.flat, other.experiment.flat
+        for path in [*theirs, *mine]:
+            if mine.get(path) != theirs.get(path):
+                return f"{path}={mine.get(path)}, not {theirs.get(path)}"
+        if self.space.digest != other.space.digest:
+            return f"another search space ({self.space.source})"
+        if self.objective != other.objective:
+            return f"metric {', '.join(self.objective.metrics)} ({', '.join(self.objective.modes)})"
+        if self.seeds_per_trial != other.seeds_per_trial:
+            return f"--seeds-per-trial {self.seeds_per_trial}, not {other.seeds_per_trial}"
+        for flag, mine_named, theirs_named in (
+            ("--environments", self.environments, other.environments),
+            ("--held-out", self.held_out, other.held_out),
+        ):
+            if mine_named != theirs_named:
+                return f"{flag} {_names(mine_named)}, not {_names(theirs_named)}"
+        if self.aggregate != other.aggregate:
+            return f"--aggregate {self.aggregate}, not {other.aggregate}"
+        return f"scheduler {self.scheduler}" if self.scheduler != other.scheduler else ""
+
+
+def check_cohorts(settings: Settings) -> None:
+    """Refuse scores at L2 of a last round whose cohort has no client that is scored: they have no value.
+
+    Nothing is checked where the number of clients or their draw is not known: the data's own clients, a method that
+    draws its cohorts, a search that varies who takes part.
+
+    Raises:
+        PflOpsError: the message has the first such seed, and what to set.
+    """
+    base, varied = settings.experiment, {p.key for p in settings.space.parameters} - {"participation.weighting"}
+    moves = ("participation.", "partition.", "evaluation.", "training.rounds")
+    if settings.scored_share == 1 or hasattr(base.algorithm, "cohort") or any(key.startswith(moves) for key in varied):
+        return
+    import numpy as np
+
+    from pfl_ops.federation.loop import cohort
+    from pfl_ops.federation.scoring.evaluate import scored_clients
+
+    seeds = [base.seed + i for i in range(settings.seeds_per_trial)]
+    seeds += [base.seed + SEED_OFFSET + i for i in range(settings.confirm)]
+    for e in settings.in_environments:
+        n, who = getattr(e.partition, "clients", None), e.participation
+        if n is None or n <= (scored := e.evaluation.clients or ALL_UP_TO):
+            continue
+        for seed in seeds:
+            p = cohort.probabilities(who, n, seed)
+            drawn = cohort.members(cohort.size(who, n), n, seed, p, e.training.rounds - 1)
+            if not np.isin(drawn, scored_clients(e.evaluation, n, seed)).any():
+                raise PflOpsError(
+                    f"a trial's scores at L2 are those of the last round's cohort, {len(drawn)} of {n:,} clients, and "
+                    f"with seed {seed} none of these is among the {scored} that are scored: use --set "
+                    f"evaluation.clients={n}, a larger --participation, or another --metric (val/L1/acc)"
+                )
+
+
+def check_seeds(seeds_per_trial: int | None) -> None:
+    """Refuse numbers of seeds that can't be.
+
+    Raises:
+        PflOpsError: fewer than one, or so many that a trial would have a seed of the confirmation.
+    """
+    if seeds_per_trial is not None and not 1 <= seeds_per_trial <= SEED_OFFSET:
+        raise PflOpsError(
+            f"--seeds-per-trial must be in [1, {SEED_OFFSET:,}], got {seeds_per_trial}: the confirmation has the seeds "
+            f"from seed + {SEED_OFFSET} on"
+        )
+
+
+def check_paired(metric: str, several: bool, aggregate: str | None) -> None:
+    """Refuse what the paired pruner can't compare.
+
+    Raises:
+        PflOpsError: trials of one run, the worst environment, or a metric that is no mean over clients.
+    """
+    if not several:
+        raise PflOpsError(
+            "paired stops a trial between two of its runs: --seeds-per-trial 2 or more, or --environments"
+        )
+    if aggregate == "worst":
+        raise PflOpsError("paired compares means over environments: --aggregate mean, or --scheduler none")
+    check_metric(metric)
+
+
+def check_same_seeds(seeds_per_trial: int | None, name: str, recorded: int) -> None:
+    """Refuse another number of seeds than a study was begun with; None: as it was begun.
+
+    Raises:
+        PflOpsError: it differs.
+    """
+    if seeds_per_trial not in (None, recorded):
+        raise PflOpsError(
+            f"'{name}' was begun with --seeds-per-trial {recorded}, not {seeds_per_trial}: leave it out, or choose "
+            "another --name"
+        )
+
+
+def check_environments(
+    environments: Sequence[str],
+    vary: Mapping[str, Sequence[Any]] | None,
+    held_out: Sequence[str],
+    aggregate: str | None,
+) -> None:
+    """Refuse arguments that mean nothing without environments.
+
+    Raises:
+        PflOpsError: held-out environments or a rule over environments without environments to tune on; no such rule.
+    """
+    if aggregate not in (None, "mean", "worst"):
+        raise PflOpsError(f"--aggregate must be mean or worst, got '{echo(aggregate)}'")
+    if not environments and not vary and (held_out or aggregate):
+        flag = "--held-out" if held_out else "--aggregate"
+        raise PflOpsError(f"{flag} needs environments to tune on: --environments path,ls or --vary PATH=V1,V2")
+
+
+def _names(environments: Sequence[Environment]) -> str:
+    return ",".join(one.name for one in environments) or "none"

@@ -1,0 +1,275 @@
+"""The runs of a table of trials: every configuration in every environment with every seed, on validation and test data.
+
+The table is for research on tuners: it opens the test data for every configuration, so no choice that is made with it
+may be reported as a result on these data. The file says how often (`test_openings`).
+
+Runs lie in a work folder beside the file, FILE.runs: a line in runs.jsonl for each finished one, checkpoints of those
+that were cut short. The same command goes on from there. The folder is removed once the file is written. Runs that a
+finished file has are not run again, so a table can be extended.
+"""
+
+import json
+import math
+import os
+import shutil
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from filelock import FileLock, Timeout
+
+from pfl_ops import runs
+from pfl_ops.errors import LONGEST_PATH, PflOpsError, count, echo
+from pfl_ops.federation.settings import Execution
+from pfl_ops.files import ends_whole, sync
+from pfl_ops.jobs.job import Job, SharedPaths
+from pfl_ops.jobs.process import samples_seen
+from pfl_ops.jobs.report import SAMPLES, SENT_BYTES
+from pfl_ops.jobs.resources import ResourceShare, cluster, share
+from pfl_ops.jobs.runner import JobEvent, Runner
+from pfl_ops.probe.settle import settle
+from pfl_ops.tuning.studies.paired import MEAN_OVER_CLIENTS, by_group
+from pfl_ops.tuning.studies.settings import Settings
+from pfl_ops.tuning.tables.table_plan import TablePlan, TableRun
+from pfl_ops.tuning.tables.trial_table import RunRecord, TrialTable, kept_keys
+
+JOURNAL, LOCK = "runs.jsonl", ".table.lock"  # the work folder has a .lock of its own
+
+BATCH = 1000  # jobs that one call of Ray Tune gets, which keeps something of each of them until its end
+
+OnProgress: TypeAlias = Callable[[int, int, float], None]
+"""(finished runs, all runs, seconds since the first of this call began)."""
+
+
+class TabulationInterrupted(PflOpsError):
+    """Ctrl-C: finished runs are on disk, and the same command goes on."""
+
+    exit_code = 130
+
+
+@dataclass
+class Tabulation:
+    """One call of `tabulate`.
+
+    Attributes:
+        plan, path, data_dir, execution, concurrency, on_progress: see `tabulate`.
+        finished: what is known of each run. failed: why others have none. executions: by the settings' identity.
+        begun: when it was, by `time.monotonic`.
+    """
+
+    plan: TablePlan
+    path: Path
+    data_dir: str | None
+    execution: Execution
+    concurrency: int | None
+    on_progress: OnProgress | None
+    finished: dict[TableRun, RunRecord] = field(default_factory=dict)
+    failed: dict[TableRun, str] = field(default_factory=dict)
+    executions: dict[int, Execution] = field(default_factory=dict)
+    begun: float = field(default_factory=time.monotonic)
+
+    @property
+    def folder(self) -> Path:
+        """The work folder of its runs."""
+        return self.path.with_name(f"{self.path.name}.runs").absolute()
+
+    def read(self) -> list[tuple[TableRun, str]]:
+        """Take what is finished, of the file and of the work folder; return the runs that are missing, with hashes.
+
+        Raises:
+            PflOpsError: the file holds runs that the plan lacks, or is no table.
+        """
+        hashes = {run: run.experiment.digest(self.data_dir) for run in self.plan.runs}
+        kept = self._kept(set(hashes.values())) if self.path.exists() else {}
+        kept |= _journal(self.folder / JOURNAL)
+        self.finished = {run: kept[digest] for run, digest in hashes.items() if _has(kept.get(digest), run.metric)}
+        return [(run, digest) for run, digest in hashes.items() if run not in self.finished]
+
+    def _kept(self, hashes: set[str]) -> dict[str, RunRecord]:
+        """The runs in the file, which must all be of this plan."""
+        table, here = TrialTable.read(self.path), self.plan.methods
+        kept = table.records()
+        others = len(kept.keys() - hashes)
+        if others or any(about["metric"] != here[name]["metric"] for name, about in table.methods.items()):
+            what = f"{count(others, 'run')} that {'is' if others == 1 else 'are'}" if others else "scores that are"
+            raise PflOpsError(
+                f"{echo(self.path, LONGEST_PATH)} has {what} not of this table (other settings, data or "
+                "code); name another --out"
+            )
+        return kept
+
+    def run(self, missing: Sequence[tuple[TableRun, str]]) -> None:
+        """Run what is missing.
+
+        Raises:
+            TabulationInterrupted: Ctrl-C came. PflOpsError: another process makes this table, or a run failed.
+        """
+        self.folder.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(self.folder / LOCK, timeout=0)
+        try:
+            with lock, cluster(None) as folder, (self.folder / JOURNAL).open("a", encoding="utf-8") as journal:
+                if not ends_whole(self.folder / JOURNAL):  # a kill left a line unfinished
+                    journal.write("\n")
+                part = share(None, None, self.concurrency, len(missing), self.execution.device)
+                place = SharedPaths(str(self.folder), self.data_dir, False)
+                self.begun = time.monotonic()
+                for first in range(0, len(missing), BATCH):
+                    source = _Source(self, missing[first : first + BATCH], part, journal)
+                    Runner(place, part.concurrency, source.take).run(source, folder, f"table-{first}")
+                    if source.error:
+                        raise source.error
+        except Timeout:
+            raise PflOpsError(f"another process makes {echo(self.path, LONGEST_PATH)}; wait for it") from None
+        except KeyboardInterrupt:
+            done, wanted = len(self.finished), len(self.plan.runs)
+            raise TabulationInterrupted(
+                f"stopped: {done} of {count(wanted, 'run')} are finished in {self.folder}; the same command goes on"
+            ) from None
+        if self.failed:
+            run, why = next(iter(self.failed.items()))
+            raise PflOpsError(
+                f"{len(self.failed)} of {len(self.plan.runs)} runs failed, the first: {run}: {why}; the same command "
+                "runs them again"
+            )
+
+
+class _Source:
+    """The jobs of the missing runs, and what is done with what happens to them."""
+
+    def __init__(
+        self, call: Tabulation, missing: Sequence[tuple[TableRun, str]], part: ResourceShare, journal: Any
+    ) -> None:
+        self.call, self.missing, self.part, self.journal = call, missing, part, journal
+        self.given = 0
+        self.records: dict[int, dict[int, Mapping[str, float]]] = {}
+        self.error: Exception | None = None
+
+    def next(self) -> Job | None:
+        if self.given == len(self.missing) or self.error:
+            return None
+        number, (run, _) = self.given, self.missing[self.given]
+        try:
+            job = Job.of(
+                "trial" if run.split == "validation" else "test",
+                str(run),
+                number,
+                run.experiment,
+                self.call.data_dir,
+                self._execution(run.settings),
+                self.part,
+                stages=run.stages if run.split == "validation" else None,
+            )
+        except Exception as error:  # Ray, which asks for jobs, would wrap it
+            self.error = error
+            return None
+        self.given += 1
+        self.records[number] = {}
+        return job
+
+    def take(self, event: JobEvent) -> None:
+        number = event.job.number
+        if event.kind == "rounds":
+            self.records[number].update({record.round: record.metrics for record in event.records})
+        elif event.kind == "ended":
+            self._end(*self.missing[number], self.records.pop(number), event)
+
+    def _end(self, run: TableRun, digest: str, records: Mapping[int, Mapping[str, float]], event: JobEvent) -> None:
+        call = self.call
+        if event.failure and not event.failure.diverged:
+            call.failed[run] = event.failure.line
+            return
+        found = record_of(run.metric, digest, records, event.failure.line if event.failure else "")
+        stages = run.stages if run.split == "validation" else None
+        if stages is not None and not found.error and MEAN_OVER_CLIENTS.fullmatch(run.metric):
+            clients = runs.kept_clients(run.experiment, home=call.folder, data_dir=call.data_dir, stages=stages)
+            found = replace(found, groups=by_group(clients, run.metric))
+        self.journal.write(json.dumps(asdict(found)) + "\n")
+        self.journal.flush()
+        os.fsync(self.journal.fileno())
+        call.finished[run] = found
+        runs.forget(run.experiment, home=call.folder, data_dir=call.data_dir, stages=stages)
+        if call.on_progress is not None:
+            call.on_progress(len(call.finished), len(call.plan.runs), time.monotonic() - call.begun)
+
+    def _execution(self, settings: Settings) -> Execution:
+        """Return how the runs of a method compute: what can be settled for all of them is."""
+        key = id(settings)
+        executions = self.call.executions
+        if key not in executions:
+            execution = self.part.execution(self.call.execution)
+            if settings.has_one_network:
+                execution = settle(settings.example, execution, self.call.data_dir)
+            executions[key] = execution
+        return executions[key]
+
+
+def record_of(metric: str, digest: str, records: Mapping[int, Mapping[str, float]], error: str = "") -> RunRecord:
+    """Return a run as a table keeps it: the rounds in which a metric was evaluated, with the cost so far.
+
+    Args:
+        records: round -> tracked values. error: of a run that diverged.
+    """
+    keys = (*kept_keys(metric), *(("train/loss",) if metric.startswith("val/") else ()))
+    rounds: list[dict[str, float]] = []
+    samples, sent = 0, 0.0
+    for number in sorted(records):
+        values = records[number]
+        samples += samples_seen(values)
+        sent += sum(values.get(f"cost/{way}_bytes", 0.0) for way in ("up", "down"))
+        if metric in values or number == max(records):
+            scores = {key: values[key] for key in keys if key in values}
+            finite = {key: float(value) for key, value in scores.items() if math.isfinite(value)}
+            rounds.append({"round": number, SAMPLES: samples, SENT_BYTES: sent, **finite})
+    if not error and metric not in (rounds[-1] if rounds else {}):
+        error = f"{metric} has no finite value after the last round"
+    return RunRecord(digest, tuple(rounds), error)
+
+
+def _has(record: RunRecord | None, metric: str) -> bool:
+    """True if a record is the whole run, as far as a metric is concerned."""
+    return record is not None and bool(record.error or (record.rounds and metric in record.rounds[-1]))
+
+
+def _journal(path: Path) -> dict[str, RunRecord]:
+    """The finished runs in a work folder, by hash; a line that a kill left unfinished is left out."""
+    found: dict[str, RunRecord] = {}
+    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
+        try:
+            one = json.loads(line)
+            found[one["hash"]] = RunRecord(one["hash"], tuple(one["rounds"]), one["error"], one.get("groups", {}))
+        except (ValueError, KeyError, TypeError):
+            continue
+    return found
+
+
+def tabulate(
+    plan: TablePlan,
+    path: Path | str,
+    *,
+    data_dir: str | None = None,
+    execution: Execution | None = None,
+    concurrency: int | None = None,
+    on_progress: OnProgress | None = None,
+) -> TrialTable:
+    """Run what a table lacks, and write it.
+
+    Args:
+        plan: its runs. path: the Parquet file. data_dir, execution: as for `runs.run`. concurrency: runs at once.
+        on_progress: told of each finished run.
+    Raises:
+        TabulationInterrupted: Ctrl-C; the same call goes on.
+        PflOpsError: the file is another table, can't be written, or a run failed.
+    """
+    path = Path(path)
+    call = Tabulation(plan, path, data_dir, execution or Execution(), concurrency, on_progress)
+    missing = call.read()
+    if missing:
+        call.run(missing)
+    table = plan.table(call.finished)
+    if missing or not path.exists():
+        table.write(path)
+        sync(path)
+    shutil.rmtree(call.folder, ignore_errors=True)
+    return table
