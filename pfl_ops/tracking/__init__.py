@@ -1,5 +1,15 @@
 """Tracking: what a run leaves behind in MLflow. The only package that imports it.
 
+    run          a run that is being recorded: all goes to its spool first
+    spool        the outbox of a run on disk (journal: its lines; staged: its files; entries: their fields; spool_folder)
+    delivery     the thread that sends what spools hold (sender: an entry as calls to MLflow; saving, served: models)
+    outbox       the spools that earlier processes left
+    requests     runs that a process only simulates and the courier tracks
+    store        runs in MLflow, found and read again (finished: as results; earlier: of the same settings)
+    home         the work folder and the target (provenance: tags of code, libraries and machine; logs)
+    schema       MLflow's tables (mlflow_private: what it does not document)
+    ui           MLflow's page (page_app, short: short addresses; views, questions: saved views; notes: descriptions)
+
 The settings below must stand before MLflow is imported. They are defaults: a variable that the user has set is kept.
 No retries inside MLflow: a server that is down would block each call for minutes, and `delivery` retries by itself.
 """
