@@ -1,7 +1,7 @@
 """The courier: a process that tracks the runs of requests, beside and after the process that simulates them.
 
 The rounds of the first request come as lines of standard input, which ends with the simulating process. Everything
-else comes from the run's checkpoint. See `tracking.requests`.
+else comes from the run's checkpoint. See `tracking.spools.requests`.
 """
 
 import json
@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 from filelock import FileLock, Timeout
 
 from pfl_ops.errors import PflOpsError, in_a_line
-from pfl_ops.tracking import requests
 from pfl_ops.tracking.home import TrackingTarget, WorkFolder
-from pfl_ops.tracking.requests import LOCK, LOG, OWNER, REQUEST, Request, RunEnd
+from pfl_ops.tracking.spools import requests
+from pfl_ops.tracking.spools.requests import LOCK, LOG, OWNER, REQUEST, Request, RunEnd
 
 if TYPE_CHECKING:
     from pfl_ops.config.experiment import Experiment
@@ -71,7 +71,7 @@ def _track(folder: Path) -> None:
     from pfl_ops.federation.settings import Execution
     from pfl_ops.federation.state.checkpoint import FINISHED, Record
     from pfl_ops.registry import load_plugin
-    from pfl_ops.tracking.store import Store
+    from pfl_ops.tracking.runs.store import Store
 
     for plugin in request.plugins:
         load_plugin(Path(plugin))

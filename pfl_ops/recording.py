@@ -16,12 +16,12 @@ from pfl_ops.federation.state.checkpoint import Record
 from pfl_ops.registry import plugin_source, plugins
 from pfl_ops.results import CLIENTS, totals
 from pfl_ops.system.scratch import scratch
-from pfl_ops.tracking.requests import RequestedRun, RunEnd
+from pfl_ops.tracking.spools.requests import RequestedRun, RunEnd
 
 if TYPE_CHECKING:
     from pfl_ops.federation.loop.simulate import Simulation
-    from pfl_ops.tracking.run import Run
-    from pfl_ops.tracking.store import RunInfo
+    from pfl_ops.tracking.runs.run import Run
+    from pfl_ops.tracking.runs.store import RunInfo
 
 MODELS_IN_A_FILE = 256 << 20
 FINISHED = "pfl_ops/finished"  # the metric that a tracked run has once everything about it is kept
@@ -65,7 +65,7 @@ class StoreRecorder:
 
     @property
     def page(self) -> str | None:
-        from pfl_ops.tracking.questions import methods_key
+        from pfl_ops.tracking.descriptions.questions import methods_key
 
         return self.run.page(methods_key(self.kind))
 
@@ -92,8 +92,8 @@ class ReadRecorder:
     """
 
     def __init__(self, kind: str, run_id: str, experiment_id: str) -> None:
-        from pfl_ops.tracking.questions import methods_key
-        from pfl_ops.tracking.views import view_address
+        from pfl_ops.tracking.descriptions.questions import methods_key
+        from pfl_ops.tracking.descriptions.views import view_address
 
         self.run_id: str | None = run_id
         self.page: str | None = view_address(experiment_id, methods_key(kind))
@@ -140,7 +140,7 @@ def is_kept(found: "list[RunInfo]", run_id: str | None) -> bool:
     Args:
         run_id: None: the server does not answer.
     """
-    from pfl_ops.tracking.sender import MISSING
+    from pfl_ops.tracking.sending.sender import MISSING
 
     return any(run.run_id == run_id and FINISHED in run.metrics and MISSING not in run.tags for run in found)
 
@@ -148,7 +148,7 @@ def is_kept(found: "list[RunInfo]", run_id: str | None) -> bool:
 def run_tags(experiment: Experiment, simulation: "Simulation", digest: str, data_dir: str | None) -> dict[str, str]:
     """Return the tags of a run: where it came from and how it is computed."""
     from pfl_ops.federation.loop import engine
-    from pfl_ops.tracking.notes import line
+    from pfl_ops.tracking.descriptions.notes import line
     from pfl_ops.tracking.provenance import described, provenance
 
     resolved, group = simulation.resolved, experiment.digest(data_dir, seed=False)
@@ -185,7 +185,7 @@ def keep(experiment: Experiment, simulation: "Simulation", tracked: "Run") -> No
     """Keep final scores, configuration, partition, tables, figures and models of a finished run."""
     from pfl_ops import figures
     from pfl_ops.data.partition_files import write_partition
-    from pfl_ops.tracking.questions import scores
+    from pfl_ops.tracking.descriptions.questions import scores
 
     last, stage = simulation.records[-1], experiment.algorithm.own_stage
     score = scores(simulation.final, experiment.evaluation.split, stage)
@@ -251,7 +251,7 @@ def _plugins_as_loaded(folder: Path) -> list[Path]:
 
 def present(experiment: Experiment, simulation: "Simulation", tracked: "Run", kind: str) -> None:
     """Set how MLflow's page shows the run beside its like."""
-    from pfl_ops.tracking import notes, questions
+    from pfl_ops.tracking.descriptions import notes, questions
 
     keys = {key for record in simulation.records for key in record.metrics} | simulation.final.keys()
     view = questions.methods(kind, experiment.evaluation.split, keys)

@@ -36,18 +36,18 @@ from pfl_ops.recording import (
 )
 from pfl_ops.registry import plugins
 from pfl_ops.results import DIVERGED, Result, RunOnDisk
+from pfl_ops.tracking.descriptions.notes import experiment_name, title
 from pfl_ops.tracking.home import WorkFolder
-from pfl_ops.tracking.notes import experiment_name, title
-from pfl_ops.tracking.requests import Request, RequestedRun, pending
-from pfl_ops.tracking.short import short_address
+from pfl_ops.tracking.page.short import short_address
+from pfl_ops.tracking.spools.requests import Request, RequestedRun, pending
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from pfl_ops.federation.loop.estimate import Estimate
     from pfl_ops.federation.loop.simulate import Simulation
-    from pfl_ops.tracking.run import Run
-    from pfl_ops.tracking.store import Store
+    from pfl_ops.tracking.runs.run import Run
+    from pfl_ops.tracking.runs.store import Store
 
 log = logging.getLogger("pfl_ops.tracking")
 
@@ -205,7 +205,8 @@ def run(
     import pandas as pd
 
     from pfl_ops.display.progress import watching
-    from pfl_ops.tracking import earlier, outbox, requests
+    from pfl_ops.tracking.runs import earlier
+    from pfl_ops.tracking.spools import outbox, requests
 
     if (n := experiment.repetitions) > 1:
         raise PflOpsError(
@@ -238,7 +239,7 @@ def run(
                 log.warning(line)  # the courier, which opens the store, can't be heard
             recorder: Recorder = _requested(experiment, digest, place, data_dir, execution, name, tags, rerun)
         else:
-            from pfl_ops.tracking.store import Store
+            from pfl_ops.tracking.runs.store import Store
 
             store = store or opened.enter_context(closing(Store.open(home, tracking_uri, offline=True)))
             recorder = _opened(experiment, tree, simulation, store, parent, name, tags, rerun, computed)
@@ -279,7 +280,7 @@ def _opened(
 
     A run that is over is not recorded again if the store has its result, under whichever computation.
     """
-    from pfl_ops.tracking import earlier
+    from pfl_ops.tracking.runs import earlier
 
     digest, place, records = fingerprint(identity), _place(experiment, parent), simulation.records
     if (simulation.read or simulation.diverged) and not rerun:
@@ -441,7 +442,7 @@ def _ending(recorder: Recorder, read: bool) -> Iterator[None]:
 
 def _origin(simulation: "Simulation", home: WorkFolder, identity: Tree, computed: bool) -> str:
     """Return `Result.origin`, and note the run for the origin of later ones."""
-    from pfl_ops.tracking import earlier
+    from pfl_ops.tracking.runs import earlier
 
     digest, time = fingerprint(identity), simulation.records[-1].time
     others = earlier.note(home, identity, digest, time)

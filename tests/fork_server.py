@@ -329,7 +329,7 @@ def fill_caches() -> None:
     from pfl_ops import figures, registry
     from pfl_ops.figures.files import draw_once
     from pfl_ops.tracking.home import TrackingTarget, WorkFolder
-    from pfl_ops.tracking.schema import connect
+    from pfl_ops.tracking.target.schema import connect
 
     for table in registry._tables:
         for name in table.builtin:

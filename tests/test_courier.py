@@ -20,9 +20,10 @@ from pfl_ops.errors import PflOpsError
 from pfl_ops.federation.loop.simulate import Simulation
 from pfl_ops.federation.settings import Execution
 from pfl_ops.results import DIVERGED
-from pfl_ops.tracking import Store, requests
+from pfl_ops.tracking import Store
 from pfl_ops.tracking.home import WorkFolder
-from pfl_ops.tracking.store import RunInfo
+from pfl_ops.tracking.runs.store import RunInfo
+from pfl_ops.tracking.spools import requests
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("forked_children")]
 
@@ -116,7 +117,7 @@ def test_the_simulating_process_imports_no_mlflow(home):
 KILLED = """
 import os, signal, sys
 from pfl_ops import runs
-from pfl_ops.tracking import requests
+from pfl_ops.tracking.spools import requests
 sys.path.insert(0, {tests!r})
 from test_courier import LOOP, experiment
 

@@ -32,7 +32,7 @@ ELSEWHERE = {
     "pfl_ops.reports.compare": "tests/reports/test_compare.py",
     "pfl_ops.results": "tests/test_results.py",
     "pfl_ops.runs": "tests/test_runs.py",
-    "pfl_ops.tracking.store": "tests/test_docstrings.py",
+    "pfl_ops.tracking.runs.store": "tests/test_docstrings.py",
     "pfl_ops.tuning.commands.benchmark": "tests/tuning/test_benchmark.py",
     "pfl_ops.tuning.commands.tune_study": "tests/tuning/test_benchmark.py",
 }
@@ -85,7 +85,8 @@ def test_the_example_of_the_store_leaves_a_finished_run(
     tmp_path: Path, furnish: Callable[[Path], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from pfl_ops import Experiment
-    from pfl_ops.tracking import Store, store
+    from pfl_ops.tracking import Store
+    from pfl_ops.tracking.runs import store
 
     monkeypatch.setenv("PFL_OPS_HOME", str(furnish(tmp_path)))
     statements, failed = run_examples(store, experiment=Experiment.of("fliu", dataset="digits"), records=[])

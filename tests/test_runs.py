@@ -33,8 +33,8 @@ from pfl_ops.federation.settings import Execution
 from pfl_ops.federation.state import checkpoint, durable
 from pfl_ops.reports.tracked import select
 from pfl_ops.results import DIVERGED, SUMMED, TOTAL
-from pfl_ops.tracking.finished import experiment_of, read_ahead, result_of
-from pfl_ops.tracking.store import RunInfo, Store
+from pfl_ops.tracking.runs.finished import experiment_of, read_ahead, result_of
+from pfl_ops.tracking.runs.store import RunInfo, Store
 
 LOOP = Execution(device="cpu", way="loop", threads=1)
 ARTIFACTS = ("config.yaml", "clients.parquet", "figures/partition.png", "figures/accuracy.png", "figures/clients.png",

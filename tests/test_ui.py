@@ -24,7 +24,7 @@ from pfl_ops.config.experiment import Experiment
 from pfl_ops.federation.settings import Execution
 from pfl_ops.reports import Document, Head, PageSection, Row, Table, TableCell, to_html
 from pfl_ops.tracking import Store, newest_pages
-from pfl_ops.tracking.views import TRAINING, view_address
+from pfl_ops.tracking.descriptions.views import TRAINING, view_address
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from pfl_ops.bench.report import Report
 from pfl_ops.federation.state.checkpoint import Record
 from pfl_ops.tracking import Store, provenance
-from pfl_ops.tracking.run import now
+from pfl_ops.tracking.runs.run import now
 
 EXPERIMENT = "bench"
 

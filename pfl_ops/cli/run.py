@@ -77,10 +77,10 @@ def run(
 
     from pfl_ops import runs  # heavy; mistakes are told before
     from pfl_ops.cli.live import print_scores
-    from pfl_ops.tracking import requests
-    from pfl_ops.tracking.earlier import SHORT
+    from pfl_ops.tracking.descriptions.notes import experiment_name
     from pfl_ops.tracking.home import WorkFolder, check_places
-    from pfl_ops.tracking.notes import experiment_name
+    from pfl_ops.tracking.runs.earlier import SHORT
+    from pfl_ops.tracking.spools import requests
 
     check_places(tracking_uri)
     for flag, given in (("--address", address is not None), ("--concurrency", (concurrency or 1) > 1)):
@@ -173,8 +173,8 @@ def _one_by_one(experiment: "Experiment", resume: bool, where: dict[str, Any]) -
     """Run the repetitions in this process; the first one says what it will take."""
     from pfl_ops import runs
     from pfl_ops.display.progress import RunProgress
-    from pfl_ops.tracking import requests
     from pfl_ops.tracking.home import WorkFolder
+    from pfl_ops.tracking.spools import requests
 
     apart = requests.is_possible(WorkFolder.at(), where["tracking_uri"])
 
@@ -217,9 +217,9 @@ def look_closer(tracking_uri: str | None, page: str | None, kind: str, name: str
     `pfl-ops ui` serves short addresses. A tracking server's link is long, and stands on a line of its own.
 
     Args:
-        page: the address behind the server's; None: not known. kind, name: see `tracking.short`.
+        page: the address behind the server's; None: not known. kind, name: see `tracking.page.short`.
     """
-    from pfl_ops.tracking.short import short_address
+    from pfl_ops.tracking.page.short import short_address
 
     if served(tracking_uri):
         return f"look closer ({kind} {name}):\n{ui_hint(tracking_uri, page)}"

@@ -16,7 +16,7 @@ from pfl_ops.jobs.job import Job, SharedPaths
 from pfl_ops.jobs.resources import cluster, joining, most_cpus, nodes, share
 from pfl_ops.jobs.runner import JobEvent, JobList, Runner
 from pfl_ops.jobs.tracking_queue import TrackingQueue
-from pfl_ops.tracking.store import Store
+from pfl_ops.tracking.runs.store import Store
 
 if TYPE_CHECKING:
     from pfl_ops.results import Result

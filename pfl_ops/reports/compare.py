@@ -29,7 +29,7 @@ from pfl_ops.reports.numbers import order_text, title_of
 from pfl_ops.reports.tracked import SelectedRuns, select
 from pfl_ops.results import BYTES, DIVERGED, At, Result
 from pfl_ops.tracking import Store
-from pfl_ops.tracking.finished import read_ahead
+from pfl_ops.tracking.runs.finished import read_ahead
 from pfl_ops.units import PERCENT, unit_of
 
 if TYPE_CHECKING:

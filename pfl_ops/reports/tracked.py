@@ -9,7 +9,15 @@ from fnmatch import fnmatchcase
 from pfl_ops.errors import PflOpsError, count, echo, nearest
 from pfl_ops.results import DIVERGED, Result
 from pfl_ops.tracking import RunInfo, Store
-from pfl_ops.tracking.finished import HASH, STUDY, is_confirmation, is_of_former_choice, is_test, result_of, trial_label
+from pfl_ops.tracking.runs.finished import (
+    HASH,
+    STUDY,
+    is_confirmation,
+    is_of_former_choice,
+    is_test,
+    result_of,
+    trial_label,
+)
 
 SCALE = "pfl_ops.scale"
 SHORTEST_ID = 4  # characters of an id that are taken for one

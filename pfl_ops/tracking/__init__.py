@@ -1,14 +1,14 @@
 """Tracking: what a run leaves behind in MLflow. The only package that imports it.
 
-    run          a run that is being recorded: all goes to its spool first
-    spool        the outbox of a run on disk (journal: its lines; staged: its files; entries: their fields; spool_folder)
-    delivery     the thread that sends what spools hold (sender: an entry as calls to MLflow; saving, served: models)
-    outbox       the spools that earlier processes left
-    requests     runs that a process only simulates and the courier tracks
-    store        runs in MLflow, found and read again (finished: as results; earlier: of the same settings)
-    home         the work folder and the target (provenance: tags of code, libraries and machine; logs)
-    schema       MLflow's tables (mlflow_private: what it does not document)
-    ui           MLflow's page (page_app, short: short addresses; views, questions: saved views; notes: descriptions)
+Its rooms; each imports only those below it:
+
+    page           MLflow's own page on the local store
+    runs           runs in MLflow: recorded, found, and read again
+    sending        from the spools to MLflow
+    spools         what MLflow is to hold of a run, on disk until it has been sent
+    descriptions   names, texts and saved views on MLflow's page; beside `spools`
+    target         the inside of MLflow: its tables, a network as it loads it; beside `spools`
+    home           the work folder and the target (provenance: tags of code, libraries and machine)
 
 The settings below must stand before MLflow is imported. They are defaults: a variable that the user has set is kept.
 No retries inside MLflow: a server that is down would block each call for minutes, and `delivery` retries by itself.
@@ -33,20 +33,20 @@ from pfl_ops.tracking.home import TrackingTarget, WorkFolder  # noqa: E402
 from pfl_ops.tracking.provenance import provenance  # noqa: E402
 
 if TYPE_CHECKING:
-    from pfl_ops.tracking.run import Run as Run
-    from pfl_ops.tracking.store import RunInfo as RunInfo
-    from pfl_ops.tracking.store import Store as Store
-    from pfl_ops.tracking.ui import newest_pages as newest_pages
-    from pfl_ops.tracking.ui import settle_runs as settle_runs
-    from pfl_ops.tracking.ui import ui_command as ui_command
+    from pfl_ops.tracking.page.ui import newest_pages as newest_pages
+    from pfl_ops.tracking.page.ui import settle_runs as settle_runs
+    from pfl_ops.tracking.page.ui import ui_command as ui_command
+    from pfl_ops.tracking.runs.run import Run as Run
+    from pfl_ops.tracking.runs.store import RunInfo as RunInfo
+    from pfl_ops.tracking.runs.store import Store as Store
 
 _WHERE = {
-    "Run": "run",
-    "RunInfo": "store",
-    "Store": "store",
-    "newest_pages": "ui",
-    "settle_runs": "ui",
-    "ui_command": "ui",
+    "Run": "runs.run",
+    "RunInfo": "runs.store",
+    "Store": "runs.store",
+    "newest_pages": "page.ui",
+    "settle_runs": "page.ui",
+    "ui_command": "page.ui",
 }
 
 

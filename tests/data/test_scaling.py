@@ -200,7 +200,7 @@ def test_a_saved_model_has_the_numbers(tmp_path: Path) -> None:
     import mlflow.pyfunc
 
     from pfl_ops.models import MODELS, build
-    from pfl_ops.tracking.saving import save_model
+    from pfl_ops.tracking.target.saving import save_model
 
     one = Experiment.of("fedavg", dataset="digits", model="mlp", clients=2, **{"data.scaling": "half"})
     clients = one.clients()

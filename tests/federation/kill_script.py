@@ -130,7 +130,13 @@ def experiment() -> Experiment:
 
 
 IMPORTED_BY_A_RUN = (
-    *("pfl_ops.figures", "pfl_ops.runs", "pfl_ops.tracking.saving", "pfl_ops.models.cnn_tiny", "pyarrow.parquet"),
+    *(
+        "pfl_ops.figures",
+        "pfl_ops.runs",
+        "pfl_ops.tracking.target.saving",
+        "pfl_ops.models.cnn_tiny",
+        "pyarrow.parquet",
+    ),
     *("matplotlib.backends.backend_agg", "mlflow.pyfunc", "mlflow.store.tracking.sqlalchemy_store", "alembic.command"),
 )
 """Half of the seconds that a tracked run takes: a fork that finds them imported does without."""
@@ -138,7 +144,7 @@ IMPORTED_BY_A_RUN = (
 
 def tracked_run(home: Path, out: Path) -> None:
     from pfl_ops import runs
-    from pfl_ops.tracking.store import Store
+    from pfl_ops.tracking.runs.store import Store
 
     result = runs.run(experiment(), home=home, execution=LOOP)
     models = {name: digest(value) for name, value in (result.global_model() or {}).items()}
@@ -160,7 +166,7 @@ def tracked(folder: Path) -> dict[str, Any]:
     """All tests with MLflow: its modules are imported, and its empty database made, once."""
     for name in IMPORTED_BY_A_RUN:
         importlib.import_module(name)
-    from pfl_ops.tracking.store import Store
+    from pfl_ops.tracking.runs.store import Store
 
     homes = [folder / name for name in ("whole", "killed", "two")]
     assert ended(fork(lambda: Store.open(homes[0]).close() and None)) == 0

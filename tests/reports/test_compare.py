@@ -48,7 +48,7 @@ from pfl_ops.reports.numbers import (
 from pfl_ops.results import SUMMED
 from pfl_ops.results import Result as FinishedRun
 from pfl_ops.tracking import Store
-from pfl_ops.tracking.finished import choice_tag
+from pfl_ops.tracking.runs.finished import choice_tag
 
 SEEDS = {"fliu": (0.6, 0.7, 0.8), "fedavg": (0.59, 0.68, 0.77), "ditto": (0.3, 0.4)}
 
@@ -732,7 +732,7 @@ def test_the_page_of_many_lines(
 ) -> None:
     """Up to 12 lines: a panel a metric and a legend of all; more: a panel a line."""
     table = pd.DataFrame({"client": [0, 1], "stage": ["L1", "L1"], "local": [0.4, 0.6]})
-    monkeypatch.setattr("pfl_ops.tracking.finished.TrackedRun.clients", table)
+    monkeypatch.setattr("pfl_ops.tracking.runs.finished.TrackedRun.clients", table)
     found = go(lines(made, shelf), target=0.5)
     assert [group.title for group in found.groups] == groups
     report = document(found)
@@ -1295,7 +1295,7 @@ def test_the_report_of_a_comparison(store: Any) -> None:
 
 def test_clients_are_drawn_where_they_are_kept(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     table = pd.DataFrame({"client": [0, 1, 0], "stage": ["L1", "L1", "G"], "local": [0.5, math.nan, 0.1]})
-    monkeypatch.setattr("pfl_ops.tracking.finished.TrackedRun.clients", table)
+    monkeypatch.setattr("pfl_ops.tracking.runs.finished.TrackedRun.clients", table)
     assert "clients" in {picture.name for picture in document(go(store)).each(Picture)}
     assert "clients" not in {picture.name for picture in document(go(store, with_clients=False)).each(Picture)}
 

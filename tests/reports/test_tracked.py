@@ -10,7 +10,7 @@ from pfl_ops.reports.fairness import grouped
 from pfl_ops.reports.tracked import select
 from pfl_ops.results import SUMMED, Result
 from pfl_ops.tracking import RunInfo
-from pfl_ops.tracking.finished import choice_tag, read_ahead, result_of
+from pfl_ops.tracking.runs.finished import choice_tag, read_ahead, result_of
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from typing import Any
 from mlflow.exceptions import MlflowException
 
 from pfl_ops.tracking.home import TrackingTarget
-from pfl_ops.tracking.sender import PARENT, Sender
+from pfl_ops.tracking.sending.sender import PARENT, Sender
 
 
 class MemoryMlflow:

@@ -15,10 +15,11 @@ from test_logs import make_noise
 
 from pfl_ops.errors import PflOpsError
 from pfl_ops.models import MODELS, build
-from pfl_ops.tracking import Store, delivery
-from pfl_ops.tracking import spool as spool_module
-from pfl_ops.tracking import store as store_module
-from pfl_ops.tracking.sender import Sender
+from pfl_ops.tracking import Store
+from pfl_ops.tracking.runs import store as store_module
+from pfl_ops.tracking.sending import delivery
+from pfl_ops.tracking.sending.sender import Sender
+from pfl_ops.tracking.spools import spool as spool_module
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,7 @@ import logging
 
 import pytest
 
-from pfl_ops.tracking import logs
+from pfl_ops.tracking.sending import logs
 
 NOISY = [logging.getLogger(name) for name in ("mlflow.store.db.utils", "sqlalchemy.pool", "alembic.x", "urllib3.util")]
 

@@ -3,7 +3,16 @@
 import re
 
 from pfl_ops.config.experiment import Experiment
-from pfl_ops.tracking.notes import LONGEST_TRIAL_NAME, MOST, began, line, study, title, trial_colour, trial_name
+from pfl_ops.tracking.descriptions.notes import (
+    LONGEST_TRIAL_NAME,
+    MOST,
+    began,
+    line,
+    study,
+    title,
+    trial_colour,
+    trial_name,
+)
 
 
 def test_a_run_is_called_by_its_method_and_what_is_unusual_about_it():

@@ -10,8 +10,8 @@ import pytest
 
 from pfl_ops.errors import PflOpsError
 from pfl_ops.tracking import Run, Store
-from pfl_ops.tracking import store as stores
-from pfl_ops.tracking.store import ServerUnavailable
+from pfl_ops.tracking.runs import store as stores
+from pfl_ops.tracking.runs.store import ServerUnavailable
 
 DOWN = "http://me:s3cret@127.0.0.1:9"
 
@@ -151,7 +151,7 @@ def test_the_page_shows_no_run_of_a_dead_process_as_running(work, monkeypatch):
 def test_a_choice_that_is_sent_before_its_trial_marks_it(work, monkeypatch):
     """Records made while the target is down are sent parents first."""
     with monkeypatch.context() as patch:
-        patch.setattr("pfl_ops.tracking.sender.connect", _no_answer)
+        patch.setattr("pfl_ops.tracking.sending.sender.connect", _no_answer)
         store = Store.open(work, offline=True)
         study = store.run("choice", "study", identity="study")
         trials = [store.run("choice", f"trial-{i}", identity=f"t{i}", parent=study) for i in range(2)]
@@ -178,7 +178,7 @@ def test_what_mlflow_refuses_is_kept_without_the_password_of_its_address(work, m
     from mlflow.exceptions import MlflowException
     from mlflow.protos.databricks_pb2 import BAD_REQUEST
 
-    from pfl_ops.tracking.sender import Sender
+    from pfl_ops.tracking.sending.sender import Sender
 
     def refuse(*_):
         raise MlflowException("bad request to http://me:s3cret@h:5000/api", error_code=BAD_REQUEST)

@@ -14,12 +14,13 @@ from hypothesis import strategies as st
 from memory_mlflow import MemoryMlflow, memory_sender
 
 from pfl_ops.errors import PflOpsError
-from pfl_ops.tracking import delivery, outbox, spool_folder
-from pfl_ops.tracking.delivery import Delivery
-from pfl_ops.tracking.journal import DamagedJournal, decode, encode, key
-from pfl_ops.tracking.run import Run
-from pfl_ops.tracking.sender import MISSING, REFUSED, RERUN, SUPERSEDED
-from pfl_ops.tracking.spool import Damage, Spool
+from pfl_ops.tracking.runs.run import Run
+from pfl_ops.tracking.sending import delivery
+from pfl_ops.tracking.sending.delivery import Delivery
+from pfl_ops.tracking.sending.sender import MISSING, REFUSED, RERUN, SUPERSEDED
+from pfl_ops.tracking.spools import outbox, spool_folder
+from pfl_ops.tracking.spools.journal import DamagedJournal, decode, encode, key
+from pfl_ops.tracking.spools.spool import Damage, Spool
 
 HEADER = {"target": "http://a", "experiment": "e", "name": "n", "identity": "i", "parent": None, "start": 1}
 OTHER = HEADER | {"identity": "other", "start": 2}

@@ -13,8 +13,9 @@ import pytest
 from ports import reserved_port
 
 from pfl_ops.errors import PflOpsError
-from pfl_ops.tracking import Store, TrackingTarget, WorkFolder, schema
-from pfl_ops.tracking.store import ServerUnavailable
+from pfl_ops.tracking import Store, TrackingTarget, WorkFolder
+from pfl_ops.tracking.runs.store import ServerUnavailable
+from pfl_ops.tracking.target import schema
 from pfl_ops.tuning.studies import study_database
 
 pytestmark = pytest.mark.slow

@@ -9,7 +9,8 @@ import sqlite3
 import pytest
 
 from pfl_ops.errors import PflOpsError
-from pfl_ops.tracking import Store, TrackingTarget, WorkFolder, schema
+from pfl_ops.tracking import Store, TrackingTarget, WorkFolder
+from pfl_ops.tracking.target import schema
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from pfl_ops.models import MODELS, build
-from pfl_ops.tracking.saving import requirements, save_model
+from pfl_ops.tracking.target.saving import requirements, save_model
 
 PLUGIN = '''
 from collections import OrderedDict
@@ -95,7 +95,7 @@ def test_feature_vectors_and_a_network_of_a_plugin(tmp_path):
 def test_grey_images_may_come_without_a_channel(tmp_path):
     from types import SimpleNamespace
 
-    from pfl_ops.tracking.served import ServedNetwork
+    from pfl_ops.tracking.target.served import ServedNetwork
 
     section = MODELS.get("linear")()
     network = build(section, (4, 4, 1), 2, seed=3)
@@ -124,7 +124,7 @@ def test_grey_images_may_come_without_a_channel(tmp_path):
 def test_weights_of_another_network_are_refused(tmp_path):
     from types import SimpleNamespace
 
-    from pfl_ops.tracking.served import ServedNetwork
+    from pfl_ops.tracking.target.served import ServedNetwork
 
     section = MODELS.get("linear")()
     state = build(section, (4,), 2, seed=3).state_dict()

@@ -12,9 +12,10 @@ from mlflow import MlflowClient
 from pfl_ops import recording, runs
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.models import MODELS, build
-from pfl_ops.tracking import Store, delivery
-from pfl_ops.tracking.short import short_address
-from pfl_ops.tracking.views import run_address, view_address
+from pfl_ops.tracking import Store
+from pfl_ops.tracking.descriptions.views import run_address, view_address
+from pfl_ops.tracking.page.short import short_address
+from pfl_ops.tracking.sending import delivery
 
 OUTAGE = 200.0  # seconds that the server may be away: it starts slowly beside other tests
 

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from pfl_ops.tracking.journal import key
-from pfl_ops.tracking.spool import Damage, RunLocked, Spool
-from pfl_ops.tracking.spool_folder import read_header
+from pfl_ops.tracking.spools.journal import key
+from pfl_ops.tracking.spools.spool import Damage, RunLocked, Spool
+from pfl_ops.tracking.spools.spool_folder import read_header
 
 HEADER = {"target": "http://a", "experiment": "e", "name": "n", "identity": "i", "parent": None, "start": 1}
 
@@ -128,7 +128,7 @@ def test_one_process_at_a_time(tmp_path, python):
     code = """
         import json, sys
         from pathlib import Path
-        from pfl_ops.tracking.spool import Spool
+        from pfl_ops.tracking.spools.spool import Spool
         spool = Spool(Path(sys.argv[1]), json.loads(sys.argv[2]))
         print("mine", flush=True)
         sys.stdin.readline()

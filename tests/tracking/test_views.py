@@ -7,9 +7,10 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from pfl_ops import metrics
-from pfl_ops.tracking import Store, newest_pages, notes, questions
-from pfl_ops.tracking.short import find_page, short_address
-from pfl_ops.tracking.views import TAG, Chart, View, missing, run_address, tags, view_address
+from pfl_ops.tracking import Store, newest_pages
+from pfl_ops.tracking.descriptions import notes, questions
+from pfl_ops.tracking.descriptions.views import TAG, Chart, View, missing, run_address, tags, view_address
+from pfl_ops.tracking.page.short import find_page, short_address
 
 
 def view(**changes):
@@ -208,7 +209,7 @@ def test_the_curves_that_matter_come_first(store):
 
 def test_slow_rounds_begin_with_the_same_curves(store, monkeypatch):
     """The untrained round has no loss; alone in the first delivery, it would put the loss behind all of its keys."""
-    monkeypatch.setattr("pfl_ops.tracking.run.SECONDS_AT_MOST", 0.0)  # each round is slow
+    monkeypatch.setattr("pfl_ops.tracking.runs.run.SECONDS_AT_MOST", 0.0)  # each round is slow
     run = store.run("slow", "a", identity="a")
     scores = {"test/L1/local/std": 1.0, "test/L1/local/mean": 1.0}
     for t, more in enumerate([{}, {"train/loss": 1.0}, {"train/loss": 1.0}]):

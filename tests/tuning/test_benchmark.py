@@ -21,7 +21,7 @@ from pfl_ops.reports.document import Picture, Table
 from pfl_ops.reports.leaderboard import _ranking
 from pfl_ops.results import Result
 from pfl_ops.tracking import Store
-from pfl_ops.tracking.views import view_address
+from pfl_ops.tracking.descriptions.views import view_address
 from pfl_ops.tuning import Settings, StudyInterrupted
 from pfl_ops.tuning.commands import benchmark as module
 from pfl_ops.tuning.commands.benchmark import members, settings_of

@@ -18,8 +18,8 @@ from pfl_ops.jobs.runner import Failure, JobEvent
 from pfl_ops.papers import Divergences, KeptRuns, Measure, Suite
 from pfl_ops.recording import FINISHED
 from pfl_ops.results import DIVERGED, Result
-from pfl_ops.tracking.sender import MISSING
-from pfl_ops.tracking.store import RunInfo
+from pfl_ops.tracking.runs.store import RunInfo
+from pfl_ops.tracking.sending.sender import MISSING
 from pfl_ops.tuning.resources.resource_request import ResourceRequest
 from pfl_ops.tuning.suites.cells import CellEvent, elsewhere
 from pfl_ops.tuning.suites.reproduction import Reproduction

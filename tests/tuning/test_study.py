@@ -13,7 +13,7 @@ from pfl_ops import Experiment, runs, spaces
 from pfl_ops.errors import PflOpsError
 from pfl_ops.federation.loop.diverged import Diverged
 from pfl_ops.tracking import Store
-from pfl_ops.tracking.notes import trial_colour
+from pfl_ops.tracking.descriptions.notes import trial_colour
 from pfl_ops.tuning.resources import packing
 from pfl_ops.tuning.studies.objective import objective
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.errors import PflOpsError
-from pfl_ops.tracking.views import EXPERIMENT, artifact_address, view_address
+from pfl_ops.tracking.descriptions.views import EXPERIMENT, artifact_address, view_address
 
 GIVEN = ("algorithm.name", "data.name", "partition.kind", "model.name")
 APART = ("evaluation.", "seed", "repetitions", "partition.seed", "partition.kind", "data.name", "algorithm.name")

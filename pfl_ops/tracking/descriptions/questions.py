@@ -5,7 +5,7 @@ from collections.abc import Collection, Sequence
 from pfl_ops import metrics
 from pfl_ops.metrics import Split
 from pfl_ops.results import TOTAL
-from pfl_ops.tracking.views import Chart, View
+from pfl_ops.tracking.descriptions.views import Chart, View
 
 SCORES = ("acc", "local/mean", "global/mean", "local/worst")
 """The scores that judge a run, at the stage of its method's own models: score/acc, score/local/mean, ..."""

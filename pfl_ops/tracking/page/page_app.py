@@ -13,7 +13,7 @@ from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from pfl_ops.errors import echo
-from pfl_ops.tracking.short import KINDS, find_page
+from pfl_ops.tracking.page.short import KINDS, find_page
 
 
 async def redirect(request: Request) -> Response:

@@ -4,7 +4,7 @@ import re
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from pfl_ops.tracking.views import FIRST, TAG, run_address, view_address
+from pfl_ops.tracking.descriptions.views import FIRST, TAG, run_address, view_address
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

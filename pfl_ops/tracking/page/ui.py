@@ -63,7 +63,7 @@ def settle_runs(home: str | None = None, tracking_uri: str | None = None) -> Non
     Raises:
         PflOpsError: the database can't be used.
     """
-    from pfl_ops.tracking.store import Store
+    from pfl_ops.tracking.runs.store import Store
 
     with Store.open(home, tracking_uri) as store:
         store.deliver(patience=5)
@@ -73,8 +73,8 @@ def newest_pages(home: str | None = None, tracking_uri: str | None = None) -> li
     """(experiment, short address of its saved view) of the three experiments that were last written to."""
     from mlflow import MlflowClient
 
-    from pfl_ops.tracking.short import short_address
-    from pfl_ops.tracking.views import FIRST, TAG
+    from pfl_ops.tracking.descriptions.views import FIRST, TAG
+    from pfl_ops.tracking.page.short import short_address
 
     target = TrackingTarget.of(WorkFolder.open(home), tracking_uri)
     file = sqlite_file(target.uri)

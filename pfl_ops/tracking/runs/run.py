@@ -5,42 +5,32 @@ import shutil
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 import pandas as pd
 import yaml
 
 from pfl_ops.errors import PflOpsError
 from pfl_ops.metrics import place
-from pfl_ops.tracking.delivery import Delivery
-from pfl_ops.tracking.journal import DamagedJournal, JournalEntry
-from pfl_ops.tracking.spool import Spool
-from pfl_ops.tracking.staged import check_destination
-from pfl_ops.tracking.views import NOTE, View, view_address
-from pfl_ops.tracking.views import tags as view_tags
+from pfl_ops.tracking.descriptions.views import NOTE, View, view_address
+from pfl_ops.tracking.descriptions.views import tags as view_tags
+from pfl_ops.tracking.sending.delivery import Delivery
+from pfl_ops.tracking.sending.sender import TrackedRecord
+from pfl_ops.tracking.spools.journal import DamagedJournal, JournalEntry
+from pfl_ops.tracking.spools.spool import Spool
+from pfl_ops.tracking.spools.staged import check_destination
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from torch import Tensor
 
-    from pfl_ops.tracking.saving import NetworkDescription
+    from pfl_ops.tracking.target.saving import NetworkDescription
 
 ROUNDS_AT_ONCE = 10
 POINTS_AT_ONCE = 1000
 DPI = 150  # of figures
 ROWS_AT_ONCE = 1 << 16  # of a table
 SECONDS_AT_MOST = 5.0  # between a record and its sending, when rounds are slow
-
-
-class TrackedRecord(Protocol):
-    """The results of a round; `federation.state.checkpoint.Record` is one."""
-
-    @property
-    def round(self) -> int: ...
-    @property
-    def metrics(self) -> Mapping[str, float]: ...
-    @property
-    def time(self) -> int: ...  # ms since the epoch, when it was first recorded
 
 
 class Run:
@@ -243,7 +233,7 @@ class Run:
             state: every parameter by name, as in the network's state dict. description: see `saving.save_model`.
             step: finished rounds.
         """
-        from pfl_ops.tracking.saving import save_model  # torch
+        from pfl_ops.tracking.target.saving import save_model  # torch
 
         staged = self._stage("model")
         save_model(staged, state, **description)

@@ -29,14 +29,15 @@ from pfl_ops.addresses import redact
 from pfl_ops.databases import probe
 from pfl_ops.errors import PflOpsError
 from pfl_ops.system.scratch import scratch
-from pfl_ops.tracking import logs, outbox, requests
-from pfl_ops.tracking.delivery import Delivery, verdict
 from pfl_ops.tracking.home import TrackingTarget, WorkFolder
-from pfl_ops.tracking.journal import Header, identity_key, key
-from pfl_ops.tracking.run import Run, TrackedRecord, now
-from pfl_ops.tracking.schema import other_version
-from pfl_ops.tracking.sender import IDENTITY, PARENT, SUPERSEDED, Sender
-from pfl_ops.tracking.spool import Spool
+from pfl_ops.tracking.runs.run import Run, now
+from pfl_ops.tracking.sending import logs
+from pfl_ops.tracking.sending.delivery import Delivery, verdict
+from pfl_ops.tracking.sending.sender import IDENTITY, PARENT, SUPERSEDED, Sender, TrackedRecord
+from pfl_ops.tracking.spools import outbox, requests
+from pfl_ops.tracking.spools.journal import Header, identity_key, key
+from pfl_ops.tracking.spools.spool import Spool
+from pfl_ops.tracking.target.schema import other_version
 
 log = logging.getLogger("pfl_ops.tracking")
 

@@ -21,10 +21,11 @@ from mlflow.exceptions import MlflowException
 
 from pfl_ops.addresses import redact
 from pfl_ops.errors import count
-from pfl_ops.tracking import entries, logs
-from pfl_ops.tracking.journal import DamagedJournal, JournalEntry, key
-from pfl_ops.tracking.sender import MISSING, REFUSED, Sender
-from pfl_ops.tracking.spool import Damage, Repetition, Spool
+from pfl_ops.tracking.sending import logs
+from pfl_ops.tracking.sending.sender import MISSING, REFUSED, Sender
+from pfl_ops.tracking.spools import entries
+from pfl_ops.tracking.spools.journal import DamagedJournal, JournalEntry, key
+from pfl_ops.tracking.spools.spool import Damage, Repetition, Spool
 
 log = logging.getLogger("pfl_ops.tracking")
 

@@ -19,7 +19,7 @@ import re
 import shutil
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from mlflow import MlflowClient
 from mlflow.entities import (
@@ -39,16 +39,13 @@ from mlflow.models import Model
 
 from pfl_ops.results import DIVERGED
 from pfl_ops.system.scratch import scratch
-from pfl_ops.tracking import views
+from pfl_ops.tracking.descriptions import views
 from pfl_ops.tracking.home import TrackingTarget
-from pfl_ops.tracking.journal import DamagedJournal, Header, JournalEntry, key
-from pfl_ops.tracking.outbox import newest
-from pfl_ops.tracking.schema import connect
-from pfl_ops.tracking.spool import Spool
-from pfl_ops.tracking.staged import check_destination
-
-if TYPE_CHECKING:
-    from pfl_ops.tracking.run import TrackedRecord
+from pfl_ops.tracking.spools.journal import DamagedJournal, Header, JournalEntry, key
+from pfl_ops.tracking.spools.outbox import newest
+from pfl_ops.tracking.spools.spool import Spool
+from pfl_ops.tracking.spools.staged import check_destination
+from pfl_ops.tracking.target.schema import connect
 
 T = TypeVar("T")
 
@@ -72,6 +69,17 @@ def pieces(things: Sequence[T], size: int) -> Iterator[Sequence[T]]:
     """The sequence in parts of at most `size`."""
     for start in range(0, len(things), size):
         yield things[start : start + size]
+
+
+class TrackedRecord(Protocol):
+    """The results of a round; `federation.state.checkpoint.Record` is one."""
+
+    @property
+    def round(self) -> int: ...
+    @property
+    def metrics(self) -> Mapping[str, float]: ...
+    @property
+    def time(self) -> int: ...  # ms since the epoch, when it was first recorded
 
 
 class Sender:
@@ -165,7 +173,7 @@ class Sender:
         there = self._same_runs(header)
         return _newest_rerun(there) or (there[0] if there else None)
 
-    def has_other_rounds(self, header: Header, records: "Callable[[], Sequence[TrackedRecord]]") -> bool:
+    def has_other_rounds(self, header: Header, records: Callable[[], Sequence[TrackedRecord]]) -> bool:
         """True if the newest run of that header's identity has rounds of another computation than these records.
 
         Args:
@@ -175,7 +183,7 @@ class Sender:
             newest = self._newest(header)
         return newest is not None and not self._has_rounds(newest, records())
 
-    def _has_rounds(self, run: MlflowRun, records: "Sequence[TrackedRecord]") -> bool:
+    def _has_rounds(self, run: MlflowRun, records: Sequence[TrackedRecord]) -> bool:
         """True if a run has rounds of the computation of these records, or none yet.
 
         The time of a round's record tells computations apart.
@@ -188,7 +196,7 @@ class Sender:
         points = self.client.get_metric_history(run.info.run_id, key)
         return not {(p.step, p.timestamp) for p in points}.isdisjoint((r.round, r.time) for r in records)
 
-    def result_elsewhere(self, header: Header, records: "Sequence[TrackedRecord]") -> tuple[str, str] | None:
+    def result_elsewhere(self, header: Header, records: Sequence[TrackedRecord]) -> tuple[str, str] | None:
         """Return the id of a run that has the result of these records, if the newest run is another computation.
 
         Args:
@@ -465,7 +473,7 @@ def _meant(header: Header, runs: Sequence[MlflowRun]) -> MlflowRun | None:
     return None
 
 
-def _has_values(run: MlflowRun, records: "Sequence[TrackedRecord]") -> bool:
+def _has_values(run: MlflowRun, records: Sequence[TrackedRecord]) -> bool:
     """True if the last value of each metric of these records is the run's, apart from costs."""
     known = run.data.metrics
     ours = {key: value for record in records for key, value in record.metrics.items() if not key.startswith(COSTS)}

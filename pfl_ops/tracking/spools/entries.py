@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from pfl_ops.tracking.journal import DamagedJournal, JournalEntry, first_error
+from pfl_ops.tracking.spools.journal import DamagedJournal, JournalEntry, first_error
 
 Whole = Annotated[int, Field(ge=-(1 << 63), lt=1 << 63)]  # what databases hold
 Texts = dict[str, str]

@@ -9,11 +9,11 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from pfl_ops.errors import PflOpsError
-from pfl_ops.tracking import staged
 from pfl_ops.tracking.home import WorkFolder
-from pfl_ops.tracking.journal import DamagedJournal, Header, identity_key, key
-from pfl_ops.tracking.spool import RunLocked, Spool
-from pfl_ops.tracking.spool_folder import (
+from pfl_ops.tracking.spools import staged
+from pfl_ops.tracking.spools.journal import DamagedJournal, Header, identity_key, key
+from pfl_ops.tracking.spools.spool import RunLocked, Spool
+from pfl_ops.tracking.spools.spool_folder import (
     ASIDE,
     DELIVERED,
     JOURNAL,

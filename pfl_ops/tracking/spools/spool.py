@@ -39,9 +39,9 @@ from filelock import FileLock, Timeout
 
 from pfl_ops.errors import PflOpsError, count
 from pfl_ops.files import ends_whole, sync, write_whole
-from pfl_ops.tracking import staged
-from pfl_ops.tracking.journal import DamagedJournal, Header, JournalEntry, decode, digest, encode, is_old, key
-from pfl_ops.tracking.spool_folder import (
+from pfl_ops.tracking.spools import staged
+from pfl_ops.tracking.spools.journal import DamagedJournal, Header, JournalEntry, decode, digest, encode, is_old, key
+from pfl_ops.tracking.spools.spool_folder import (
     DELIVERED,
     JOURNAL,
     LOCK,

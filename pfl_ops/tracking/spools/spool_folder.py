@@ -9,8 +9,8 @@ from pathlib import Path
 from filelock import FileLock
 
 from pfl_ops.files import sync
-from pfl_ops.tracking import staged
-from pfl_ops.tracking.journal import DamagedJournal, Header, decode_header, is_old, key
+from pfl_ops.tracking.spools import staged
+from pfl_ops.tracking.spools.journal import DamagedJournal, Header, decode_header, is_old, key
 
 log = logging.getLogger("pfl_ops.tracking")
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from pfl_ops.files import file_digest, sync
-from pfl_ops.tracking.journal import DamagedJournal, JournalEntry
+from pfl_ops.tracking.spools.journal import DamagedJournal, JournalEntry
 
 FILES = "files"
 SLOT = re.compile(r"[0-9]{6,18}")

@@ -14,8 +14,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from pfl_ops.system.scratch import scratch
-from pfl_ops.tracking.mlflow_private import without_package_scan
 from pfl_ops.tracking.provenance import NOT_INSTALLED, version
+from pfl_ops.tracking.target.mlflow_private import without_package_scan
 
 
 def requirements() -> list[str]:

@@ -20,7 +20,7 @@ from pfl_ops import databases
 from pfl_ops.data.store import cache_folder
 from pfl_ops.errors import PflOpsError
 from pfl_ops.tracking.home import TrackingTarget
-from pfl_ops.tracking.mlflow_private import close_connections, latest_revision, make_tables, table_names
+from pfl_ops.tracking.target.mlflow_private import close_connections, latest_revision, make_tables, table_names
 
 log = logging.getLogger("pfl_ops.tracking")
 

@@ -29,8 +29,9 @@ from pfl_ops.federation.state.checkpoint import Record
 from pfl_ops.jobs.resources import cluster, joining
 from pfl_ops.registry import load_plugin
 from pfl_ops.spaces import Space
-from pfl_ops.tracking import Run, Store, WorkFolder, notes, provenance
-from pfl_ops.tracking.run import now
+from pfl_ops.tracking import Run, Store, WorkFolder, provenance
+from pfl_ops.tracking.descriptions import notes
+from pfl_ops.tracking.runs.run import now
 from pfl_ops.tuning.commands.terms import COMMON, check_build, check_fair, settings_of
 from pfl_ops.tuning.commands.tune_study import conduct
 from pfl_ops.tuning.findings import costs, leaderboard, leaderboard_notes

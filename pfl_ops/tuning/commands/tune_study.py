@@ -19,8 +19,8 @@ from pfl_ops.jobs.resources import joining
 from pfl_ops.registry import load_plugin
 from pfl_ops.spaces import Space, at_ends
 from pfl_ops.tracking import Run, Store, WorkFolder, provenance
-from pfl_ops.tracking.finished import CHOICE, choice_tag
 from pfl_ops.tracking.provenance import described
+from pfl_ops.tracking.runs.finished import CHOICE, choice_tag
 from pfl_ops.tuning.commands.terms import check_build
 from pfl_ops.tuning.commands.warm_start import WarmStart, warm_start
 from pfl_ops.tuning.findings import leaderboard, presented

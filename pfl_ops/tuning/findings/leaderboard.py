@@ -14,7 +14,7 @@ from pfl_ops.errors import count
 from pfl_ops.federation.state.checkpoint import Record
 from pfl_ops.results import BYTES, SECONDS
 from pfl_ops.statistics import Difference, mean_std
-from pfl_ops.tracking.run import now
+from pfl_ops.tracking.runs.run import now
 from pfl_ops.tuning.session.begin import PreparedStudy
 from pfl_ops.tuning.studies.study_storage import StudyStorage, point_of
 from pfl_ops.units import exact, part_of, with_unit

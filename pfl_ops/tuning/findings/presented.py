@@ -8,7 +8,8 @@ import pandas as pd
 
 from pfl_ops import statistics
 from pfl_ops.errors import count, sentence
-from pfl_ops.tracking import Run, notes, questions
+from pfl_ops.tracking import Run
+from pfl_ops.tracking.descriptions import notes, questions
 from pfl_ops.tuning.session.begin import PreparedStudy
 from pfl_ops.tuning.studies.objective import Objective
 from pfl_ops.units import part_of

@@ -14,10 +14,10 @@ from pfl_ops.jobs.job import Job, Purpose
 from pfl_ops.jobs.resources import ResourceShare
 from pfl_ops.spaces import Point
 from pfl_ops.tracking import Run, provenance
-from pfl_ops.tracking.earlier import code_tags
-from pfl_ops.tracking.notes import ENVIRONMENT, TRIAL, title, trial_colour, trial_name
+from pfl_ops.tracking.descriptions.notes import ENVIRONMENT, TRIAL, title, trial_colour, trial_name
+from pfl_ops.tracking.descriptions.views import COLOUR
 from pfl_ops.tracking.provenance import described
-from pfl_ops.tracking.views import COLOUR
+from pfl_ops.tracking.runs.earlier import code_tags
 from pfl_ops.tuning.studies.environments import BASELINE, baseline, baseline_objective
 from pfl_ops.tuning.studies.parts import TrialPart
 

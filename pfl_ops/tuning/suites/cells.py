@@ -11,7 +11,7 @@ from pfl_ops.papers.exhibits import Curves, Energy
 from pfl_ops.papers.suite_run import SuiteRun
 from pfl_ops.results import Result, tracked_keys
 from pfl_ops.tracking import Run
-from pfl_ops.tracking.run import now
+from pfl_ops.tracking.runs.run import now
 from pfl_ops.tuning.suites.plans import CellRun, Part
 
 CHOICES = "pfl_ops.choices"  # tag of runs of a suite with `reproduce --choices`

@@ -18,8 +18,8 @@ from pfl_ops.papers.suite_run import SuiteRun, altered
 from pfl_ops.recording import FINISHED
 from pfl_ops.results import DIVERGED, Result
 from pfl_ops.tracking import Run, Store
-from pfl_ops.tracking.finished import read_ahead, result_of
-from pfl_ops.tracking.sender import MISSING
+from pfl_ops.tracking.runs.finished import read_ahead, result_of
+from pfl_ops.tracking.sending.sender import MISSING
 from pfl_ops.tuning.resources.resource_request import ResourceRequest
 from pfl_ops.tuning.suites.cells import (
     CHANGED,

@@ -1,0 +1,7 @@
+"""The inside of MLflow.
+
+schema           its tables: made whole, or recognised as unfinished
+mlflow_private   parts that it does not document
+saving           a network as the folder that it loads
+served           the text that travels with such a network
+"""
