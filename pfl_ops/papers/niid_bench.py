@@ -2,7 +2,9 @@
 
 Li, Diao, Chen, He, "Federated Learning on Non-IID Data Silos: An Experimental Study", ICDE 2022, run again with Flower.
 The source states 10 clients, all of them in each of 50 rounds of 10 epochs, B 64, SGD at 0.01 with momentum 0.9 and
-weight decay 1e-5, and a network of 6 and 16 channels and 120 and 84 units. Part of its numbers have a ±.
+weight decay 1e-5, and a network of 6 and 16 channels and 120 and 84 units. It prints the best accuracy across all
+rounds. That rule can't be used: it looks at the test data to choose the round. The table shows ours by that rule beside
+the last round. Its rows of FedNova, which is no method here, and of one class a client are left out.
 """
 
 from pfl_ops.papers.exhibits import Curves, Grid
@@ -11,6 +13,7 @@ from pfl_ops.papers.sources import niid_bench as sources
 from pfl_ops.papers.suite import Axis, Level, Measure, Scale, Suite
 
 ACC = "test/G/global/mean"
+BEST = f"{ACC}#best"
 
 SPLITS: Axis = {
     "iid": Level({"partition.kind": "iid", "partition.stratified": False}, "IID"),
@@ -35,7 +38,7 @@ METHODS: Axis = {
 LABEL_SKEW = Suite(
     name="niid_bench/label_skew",
     title="Label skew with 10 clients: FedAvg, SCAFFOLD, FedProx",
-    source="NIID-Bench as rerun by Flower: accuracy of Θ after 50 rounds; which round is not stated (the last: ours)",
+    source="NIID-Bench as rerun by Flower: accuracy of Θ, best of 50 rounds on test data; ours: best and last round",
     base={
         "data.train_size": None,
         "data.scaling": "standard",
@@ -64,17 +67,16 @@ LABEL_SKEW = Suite(
         "split": SPLITS,
         "method": METHODS,
     },
-    absent=tuple(f"fashion_mnist/{split}/{method}" for split in ("iid", "c2", "c3") for method in METHODS),
-    measures=(Measure(ACC, "last round"), Measure(f"{ACC}#best", "highest round")),
+    measures=(Measure(BEST, "best round on test"), Measure(ACC, "last round")),
     exhibits=(
-        Grid(rows=("method",), columns=("split",), blocks=("data",), measures=(ACC,), caption="Last round, percent"),
         Grid(
             rows=("method",),
             columns=("split",),
             blocks=("data",),
-            measures=(f"{ACC}#best",),
-            caption="Highest round on test data, percent: no rule that could be used",
+            measures=(BEST,),
+            caption="Best round on test data, percent: no rule that could be used",
         ),
+        Grid(rows=("method",), columns=("split",), blocks=("data",), measures=(ACC,), caption="Last round, percent"),
         Curves(ACC, cells="cifar10/*/*", panel="split", caption="CIFAR-10", ylabel="accuracy"),
     ),
     published=load("niid_bench_label_skew"),

@@ -7,7 +7,7 @@ import pytest
 from documents import ROOT
 
 from pfl_ops.config.experiment import Experiment
-from pfl_ops.papers import PAPERS, PUBLIC, TITLES, Measure, Published, all_suites, find, suites
+from pfl_ops.papers import PAPERS, PUBLIC, TITLES, Grid, Measure, Published, all_suites, find, suites
 from pfl_ops.papers.chosen import with_choices
 from pfl_ops.papers.rules import Choices
 from pfl_ops.papers.suite_run import SuiteRun
@@ -52,20 +52,30 @@ def test_mcmahans_setting() -> None:
 
 
 def test_niid_benchs_table_is_whole() -> None:
-    """Two data sets with four splits and one with one, three methods; the order of CIFAR-10, Dir(0.5) is as printed."""
+    """Three data sets, four splits, three methods; the order of CIFAR-10, Dir(0.5) is as printed."""
     suite = find("niid_bench/label_skew")
     numbers = {cell: number.value for (cell, _), number in suite.published.items()}
-    assert set(numbers) == {cell.name for cell in suite.cells} and len(numbers) == 27
+    assert set(numbers) == {cell.name for cell in suite.cells} and len(numbers) == 36
     assert sorted(("fedavg", "scaffold", "fedprox"), key=lambda method: numbers[f"cifar10/dir05/{method}"]) == [
         "fedavg",
         "fedprox",
         "scaffold",
     ]
-    assert sum(number.spread is not None for number in suite.published.values()) == 6
+    assert all(number.spread is not None for number in suite.published.values())
     one = suite.experiment(suite.cell("cifar10/dir05/fedprox"))
     assert (one.training.momentum, one.training.weight_decay, one.training.batch_size) == (0.9, 1e-5, 64)
     plain = suite.experiment(suite.cell("mnist/c2/scaffold")).training
     assert (plain.momentum, plain.lr) == (0, 0.01)
+
+
+@pytest.mark.parametrize("name", ["niid_bench/label_skew", "pfllib/fashion_mnist"])
+def test_numbers_of_a_best_round_stand_beside_best_rounds(name) -> None:
+    """Both sources print the round that is best on test data. Beside our last round they would be too high."""
+    suite = find(name)
+    assert {key.rpartition("#")[2] for _, key in suite.published} == {"best"}
+    assert "best" in suite.source and "last" in suite.source
+    keys = [key for exhibit in suite.exhibits if isinstance(exhibit, Grid) for key in exhibit.measures]
+    assert not keys or keys[0] == suite.measures[0].key
 
 
 def test_pfllibs_leaderboard_is_whole() -> None:
@@ -85,9 +95,11 @@ def test_pfllibs_leaderboard_is_whole() -> None:
 def ran(scale: str, **scores: list[float]) -> SuiteRun:
     """CIFAR-10, Dir(0.5), of NIID-Bench with these accuracies of each method by seed."""
     suite = find("niid_bench/label_skew")
-    key = "test/G/global/mean"
+    key = "test/G/global/mean#best"
     found = {
-        f"cifar10/dir05/{method}": [Result.of_numbers(seed, {f"final/{key}": value}) for seed, value in enumerate(of)]
+        f"cifar10/dir05/{method}": [
+            Result.of_numbers(seed, {}, measures={key: 100 * value}) for seed, value in enumerate(of)
+        ]
         for method, of in scores.items()
     }
     return SuiteRun(suite, scale, found)  # type: ignore[arg-type]
@@ -101,7 +113,7 @@ def test_the_order_of_methods_is_compared_with_the_published_one() -> None:
     run = ran("full", fedavg=[0.58, 0.60, 0.62], scaffold=[0.60, 0.62, 0.64], fedprox=[0.62, 0.64, 0.66])
     (table,) = order.blocks(run)
     assert [[entry.text for entry in row.entries] for row in table.rows] == [
-        ["CIFAR-10, Dir(0.5)", "last round", "3", "3", "2 of 3", "0.33", "0.33 to 0.33"]
+        ["CIFAR-10, Dir(0.5)", "best round on test", "3", "3", "2 of 3", "0.33", "0.33 to 0.33"]
     ]
 
 
