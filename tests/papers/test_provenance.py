@@ -28,6 +28,39 @@ def test_every_source_of_a_paper_is_used(paper):
     assert [source for key, source in listed.items() if key not in used] == []
 
 
+@pytest.mark.parametrize(
+    ("paper", "figures", "path", "data"),
+    [
+        ("fliu", "5678", "partition.clients", "mnist"),
+        ("fedas", ["3b"], "participation.stragglers", "cifar10"),
+        ("fedavg2rep", "4", "partition.clients", "cifar100"),
+        ("fedavg2rep", "245", "participation.share", None),
+    ],
+)
+def test_statement_about_other_exhibits_is_an_assumption_of_a_figure(paper, figures, path, data):
+    """FLIU names K in the captions of its tables, of 10 or 100. FedAS' half are those of Fig. 4a. FedAvg2Rep's 100
+    clients of CIFAR-100, a tenth of them a round, are those of Sec. 4.3 and 4.5, not of Sec. 3.2 and 4.4."""
+    for figure in figures:
+        suite = find(f"{paper}/fig{figure}")
+        for cell in suite.cells:
+            assert data in (None, suite.experiment(cell).data.name)
+            assert suite.sources_of(cell)[path].kind == "assumption"
+
+
+@pytest.mark.parametrize(
+    ("name", "path"),
+    [
+        ("fliu/table1", "partition.clients"),
+        ("fedas/fig4a", "participation.stragglers"),
+        ("fedavg2rep/fig5", "partition.clients"),
+        ("fedavg2rep/table3", "participation.share"),
+    ],
+)
+def test_statement_about_an_exhibit_stays_one(name, path):
+    suite = find(name)
+    assert {suite.sources_of(cell)[path].kind for cell in suite.cells} == {"stated"}
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_sources_say_where_or_why(name):
     for source in find(name).sources:

@@ -99,7 +99,7 @@ FIGURE_3B = fedas_suite(
             "Stragglers have a relatively low trace", f"*:{TRACE}/stragglers/mean < *:{TRACE}/online/mean", "Sec. 3.3"
         ),
     ),
-    sources=sources.STRAGGLERS,
+    sources=sources.FIGURE_3B,
     small=Scale(LAST, 3, FEWER),
 )
 

@@ -23,7 +23,7 @@ from pfl_ops.papers.fliu.setting import (
     on_mnist,
 )
 from pfl_ops.papers.published import Published, load
-from pfl_ops.papers.sources.fliu import ALLOCATIONS, DEPARTURES, OF_LIBRARY
+from pfl_ops.papers.sources.fliu import ALLOCATIONS, CURVES, DEPARTURES, OF_LIBRARY
 from pfl_ops.papers.suite import Axis, Measure, Scale, Suite
 
 
@@ -65,6 +65,7 @@ def _path_curves(number: int, key: str, stage: str, view: str, claims: tuple[Cla
         exhibits=(Curves(key, caption=f"MNIST, PATH: {view} at {stage}", ylabel=view),),
         published=_ends(methods, "path", (key,)),
         claims=claims,
+        sources=CURVES,
     )
 
 
@@ -111,7 +112,7 @@ LSQS = {
     "environment": {"lsqs": ENVIRONMENTS["lsqs"]},
     "method": {**CLT, **FEDAVG, **APFL, **FEDFOMO, **LIBRARY, **FLIU},
 }
-on_lsqs = partial(on_mnist, axes=LSQS, departures=(*OF_LIBRARY, *DEPARTURES))
+on_lsqs = partial(on_mnist, axes=LSQS, sources=CURVES, departures=(*OF_LIBRARY, *DEPARTURES))
 """A suite of Figures 7 and 8."""
 THREE = "Sec. V: the average number is three; an average below 3.5 rounds to it or to less"
 TO_90, ABOVE_95, WORST, MEDIAN = f"{L2_LOCAL}@90", "test/L2/local/rho_95", "test/L2/local/worst", "test/L2/local/q50"

@@ -143,7 +143,12 @@ STRAGGLERS: Sources = (
         "participation.chance",
     ),
 )
-"""Of Figures 3b and 4a."""
+"""Of Figure 4a."""
+
+FIGURE_3B: Sources = (
+    *STRAGGLERS,
+    *assumed("half, as in Fig. 4a (Sec. 3.4): not stated of this figure", "participation.stragglers"),
+)
 
 DECOUPLED: Sources = (
     *SOURCES,

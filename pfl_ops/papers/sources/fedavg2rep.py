@@ -114,7 +114,7 @@ BASELINE = "as the baseline of Sec. 4.3: not stated of this figure"
 
 FIGURE_2: Sources = (
     *SOURCES,
-    *assumed(BASELINE, "training.rounds", "training.local_steps"),
+    *assumed(BASELINE, "training.rounds", "training.local_steps", "participation.share"),
     *assumed("the lower rates are in the lost image: 0.1 and 0.01, of the centralized grid", "training.lr",
              when={"training.lr": [0.1, 0.01]}),
 )  # fmt: skip
@@ -122,6 +122,7 @@ FIGURE_2: Sources = (
 PARTICIPATIONS: Sources = (
     *SOURCES,
     *assumed(BASELINE, "training.rounds", "training.local_steps", "participation.share"),
+    *assumed(BASELINE, "partition.clients", when=IMAGES),
     *stated("Sec. 4.4", {"participation.kind": ["dirichlet", "uniform"]}),
     *stated("Sec. 4.4", {"participation.gamma": 0.1}),
     *assumed("only 0.1 and the limit of random selection are named: 0.5, 1 and 10", "participation.gamma",

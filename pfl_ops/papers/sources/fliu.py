@@ -123,6 +123,9 @@ ALLOCATIONS: Sources = (
 )
 """Of Figures 2 to 4, which train nothing."""
 
+CURVES: Sources = (*SOURCES, *assumed("100, as in Table I: not stated of this figure", "partition.clients"))
+"""Of Figures 5 to 8, whose captions have the rounds and not K, which is 10 or 100 (Sec. IV-C)."""
+
 DEPARTURES: tuple[Departure, ...] = (
     Departure(
         "FedAvg's optimiser is not stated. On MNIST it is SGD here (FLIU's is Adam, as stated), for under Adam at the "
