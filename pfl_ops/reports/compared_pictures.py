@@ -13,7 +13,7 @@ from pfl_ops.reports.compare import Comparison, Group
 from pfl_ops.reports.document import Panel, Picture
 from pfl_ops.reports.numbers import target_title, title_of
 from pfl_ops.results import BYTES
-from pfl_ops.units import MIB, PERCENT, unit_of
+from pfl_ops.units import MIB, PERCENT, part_of, unit_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -46,9 +46,9 @@ def pictures(c: Comparison, group: Group, name: Callable[[str], str]) -> Iterato
     curved = group.lines if c.with_curves else ()
     grid = {panel: bands for panel, key in shown.items() if (bands := _bands(curved, key))}
     if grid:
-        yield _curves(name("curves"), _over_rounds(group), grid, labels, colours, "round", True)
+        yield _curves(name("curves"), _over_rounds(grid.values()), grid, labels, colours, "round", True)
     if is_other and metric not in shown.values() and (bands := _in_unit(_bands(curved, metric), metric)):
-        caption = _over_rounds(group, f"{title}{' so far' if metric in SUMMED else ''}")
+        caption = _over_rounds([bands], f"{title}{' so far' if metric in SUMMED else ''}")
         yield _curves(name("metric"), caption, {title: bands}, labels, colours, "round", False, title)
     clouds = {line.label: cloud for line in group.lines if len(cloud := _cloud(line, c)) and not line.unfinished}
     if len(clouds) > 1:
@@ -61,19 +61,25 @@ def pictures(c: Comparison, group: Group, name: Callable[[str], str]) -> Iterato
         )
         yield _rows(name("clients"), caption, held, "accuracy of a client on its own data", percent=True)
     if c.target is not None:
-        reached = {line.label: line.rounds_to(c.target, c.target_metric) for line in group.lines}
-        heights = {label: [np.nan if v is None else v for v in rounds.values()] for label, rounds in reached.items()}
+        heights = {
+            line.label + part_of(sum(v is not None for v in rounds.values()), len(rounds)): [
+                np.nan if v is None else v for v in rounds.values()
+            ]
+            for line in group.lines
+            if (rounds := line.rounds_to(c.target, c.target_metric))
+        }
         if any(np.isfinite(values).any() for values in heights.values()):
             title = target_title(c.target_metric, c.target)
-            caption = f"R{title[1:]}: each dot is a repetition that reached it, ◇ their mean."
+            caption = f"R{title[1:]}: each dot is a repetition that reached it, ◇ their mean; (2 of 3): that many did."
             yield _rows(name("rounds"), caption, heights, title, percent=False)
     if sent := {line.label: band for line in curved if (band := _over_bytes(line)) is not None}:
         caption = "Acc(L) over the MiB that all clients sent and received."
         yield _curves(name("cost"), caption, {LOCAL: sent}, labels, colours, SENT, True)
 
 
-def _over_rounds(group: Group, what: str = "Accuracy") -> str:
-    n = sorted({len(line.runs) for line in group.lines})
+def _over_rounds(drawn: Iterable[Bands], what: str = "Accuracy") -> str:
+    """The caption of curves; `drawn`: those of each panel."""
+    n = sorted({len(values) for bands in drawn for _, values in bands.values()})
     if n == [1]:
         return f"{what} over rounds, one run each."
     repetitions = f"{n[0]} repetitions" if len(n) == 1 else f"{n[0]} to {n[-1]} repetitions"
@@ -223,7 +229,8 @@ def _cloud(line: Line, c: Comparison) -> np.ndarray:
 
 
 def _by_client(line: Line, tables: Mapping[str, pd.DataFrame]) -> np.ndarray:
-    """Local accuracy of every client in every repetition, in the line's stage."""
-    there = [tables[str(run.run_id)] for run in line.runs if run.run_id in tables]
+    """Local accuracy of every client in every repetition, in the line's stage; none of a line with diverged seeds."""
+    runs = () if line.diverged else line.runs
+    there = [tables[str(run.run_id)] for run in runs if run.run_id in tables]
     parts = [table.loc[table["stage"] == line.stage, "local"].to_numpy(dtype=float) for table in there]
     return np.concatenate(parts) if parts else np.array([])

@@ -1202,6 +1202,36 @@ def test_a_line_of_which_a_seed_diverged_has_no_curves(store: Any) -> None:
     assert lost.rounds_to(0.6) == {} and not len(lost.curve("local/mean").columns)
 
 
+def test_pictures_have_no_line_of_which_a_seed_diverged(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its other two seeds had a row among the clients, with a mean that is too high, and "never" beside the target.
+
+    The caption counted them among the repetitions of the curves, which it does not have.
+    """
+    table = pd.DataFrame({"client": [0, 1], "stage": ["L1", "L1"], "local": [0.5, 0.9]})
+    monkeypatch.setattr("pfl_ops.tracking.finished.TrackedRun.clients", table)
+    whole = go(store, target=0.6)
+    lines = tuple(
+        replace(line, diverged=("seed 2 diverged at round 7",)) if line.label == "ditto" else line
+        for line in whole.groups[0].lines
+    )
+    found = replace(whole, groups=(replace(whole.groups[0], lines=lines),))
+    drawn = {picture.name: picture for picture in document(found).each(Picture)}
+    assert [panel.title for panel in drawn["clients"].panels] == ["fliu", "fedavg"]
+    assert [panel.title for panel in drawn["rounds"].panels] == ["fliu (2 of 3)", "fedavg (2 of 3)"]
+    assert "means of 3 repetitions" in drawn["curves"].caption
+
+
+def test_picture_of_rounds_without_the_metric_has_no_row(store: Any) -> None:
+    """A run without scores of a stage had "never" there; the table has a dash."""
+    curves = {run.run_id: dict(store.curves[run.run_id]) for run in store.kept}
+    for run in store.kept:
+        curves[run.run_id]["test/L2/local/mean"] = [math.nan, 0.5, 0.6] if run.name.startswith("fliu") else []
+        run.metrics["final/test/L2/local/mean"] = 0.6
+    store.curves = curves
+    drawn = {p.name: p for p in document(go(store, metric="L2/local/mean", target=0.6)).each(Picture)}
+    assert [panel.title for panel in drawn["rounds"].panels] == ["fliu"]
+
+
 def test_a_trial_beside_a_run(made: Any, shelf: Any) -> None:
     runs = [made("fliu", 0, **{"evaluation.split": "validation"}), made("fedavg", 0, trial=7)]
     runs[0].metrics["val/L1/local/mean"] = 0.5
