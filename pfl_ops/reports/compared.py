@@ -1,6 +1,7 @@
 """A comparison as tables and one report. Column names and units are the same in all of them: see `numbers`."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import datetime
 
 import pandas as pd
@@ -291,7 +292,7 @@ def run_table(c: Comparison) -> Table:
             (
                 TableCell(str(run.run_id)[:8], more=(str(run.run_id),)),
                 *map(TableCell, (run.name, group.title, line.label, run.place, str(run.seed))),
-                _entry(line, group.metric, c.at, seed=run.seed),
+                _in_words(c, group, _entry(line, group.metric, c.at, seed=run.seed)),
             )
         )
         for group in c.groups
@@ -309,7 +310,6 @@ def overview(c: Comparison) -> Table:
         first = group.lines[0]
         said = ahead(c, group, first)
         word = f"{said}: {first.label}" if said.startswith(("best", "highest", "lowest")) else first.label
-        metric = f"{title_of(group.metric)} " if group.metric != c.metric else ""
         n = sum(len(line.runs) for line in group.lines)
         rows.append(
             Row(
@@ -318,13 +318,19 @@ def overview(c: Comparison) -> Table:
                     TableCell(str(len(group.lines)), len(group.lines)),
                     TableCell(str(n), n),
                     TableCell(word),
-                    TableCell(metric + text_of(first, group.metric, c.at)),
+                    _in_words(c, group, TableCell(text_of(first, group.metric, c.at))),
                 )
             )
         )
     head = tuple(map(Head, ("group", "settings", "runs", "first", title_of(c.metric))))
     caption = "Groups: lines of different groups can not be compared."
     return Table("groups", caption, (head,), tuple(rows))
+
+
+def _in_words(c: Comparison, group: Group, cell: TableCell) -> TableCell:
+    """Return a value under the heading of the comparison's metric, with its own name if the group has another one."""
+    named = group.metric != c.metric and cell.mark != "missing"
+    return replace(cell, text=f"{title_of(group.metric)} {cell.text}") if named else cell
 
 
 def _entry(line: Line, metric: str, at: At, mark: Mark = "", seed: int | None = None) -> TableCell:

@@ -617,6 +617,7 @@ def test_methods_of_edited_code_are_named_by_it(made: Any, shelf: Any) -> None:
 
 
 def test_a_group_without_acc_is_ordered_by_own_data(made: Any, shelf: Any) -> None:
+    """A run's Acc(L) stood under "Acc(L)+Acc(G) %" in the table of runs."""
     runs = [made(method, 0, acc, **{"data.name": "kmnist"}) for method, acc in (("fliu", 0.5), ("fedavg", 0.6))]
     for run in runs:
         del run.metrics["final/test/L1/acc"]
@@ -625,7 +626,10 @@ def test_a_group_without_acc_is_ordered_by_own_data(made: Any, shelf: Any) -> No
         ("acc", "fliu"),
         ("local/mean", "fedavg"),
     ]
-    assert document(found)
+    tables = {table.name: table for table in document(found).each(Table)}
+    assert tables["runs"].columns[-1] == tables["groups"].columns[-1] == "Acc(L)+Acc(G) %"
+    assert [row.entries[-1].text for row in tables["runs"].rows] == ["75.0", "Acc(L) % 60.0", "Acc(L) % 50.0"]
+    assert [row.entries[-1].text for row in tables["groups"].rows] == ["75.0", "Acc(L) % 60.0"]
 
 
 def test_cells_at_scale_smoke_stay_out_unless_named(made: Any, shelf: Any) -> None:
