@@ -273,7 +273,7 @@ def _group(
     title: str, runs: Sequence[Result], chosen: SelectedRuns, metric: str, at: At, test: Test, target_metric: str
 ) -> Group:
     lines, fair = _ordered(_lines(runs, chosen.diverged), metric, at, test, chosen.late)
-    rows = {line.label: line.runs for line in lines if not line.unfinished}
+    rows = {line.label: line.runs for line in lines if not (line.unfinished or line.diverged)}  # these are not compared
     unfair = complaints(rows, at, metric, target_metric)
     if late := [line.label for line in lines if _has_one_of(chosen.late, line)]:
         unfair.append(f"the study changed its choice after a test of a former one: {_listed(late)}")

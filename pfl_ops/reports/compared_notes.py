@@ -33,8 +33,8 @@ def best_notes(c: Comparison, group: Group) -> tuple[str, ...]:
             f"best round: {', '.join(line.label for line in of_cohort)} (L2) is scored on that round's cohort "
             f"alone, other stages {'' if some else 'and the last round '}on absent clients too"
         )
-    has_best = any("best/round" in run.metrics for line in group.lines for run in line.runs)  # trials have none
-    if c.at == "final" and has_best and (other := other_best_of({line.label: line.runs for line in group.lines})):
+    with_best = {line.label: line.runs for line in group.lines if line.values("best/round")}  # trials have none
+    if c.at == "final" and (other := other_best_of(with_best)):
         found.append(other)
     return tuple(found)
 

@@ -1206,6 +1206,21 @@ def test_a_line_of_which_a_seed_diverged_has_no_curves(store: Any) -> None:
     assert lost.rounds_to(0.6) == {} and not len(lost.curve("local/mean").columns)
 
 
+def test_lines_of_which_a_seed_diverged_are_no_complaint(made: Any, shelf: Any) -> None:
+    """They have no value to compare. Of two seeds that all others have "only seed 1 is shared" was said."""
+    runs = [made(method, s, 0.5) for method in ("fliu", "fedavg") for s in range(2)]
+    runs += [made("ditto", 1, 0.9, **{"training.lr": 0.4})]
+    lost = {"pfl_ops.diverged": "diverged at round 7, client 12, lr 0.4"}
+    runs += [made("ditto", 0, None, status="FAILED", tags=lost, **{"training.lr": 0.4})]
+    curves = {
+        run.run_id: {"test/L1/acc": [0.1, 0.2] if run.name.startswith("ditto") else [0.1, 0.2, 0.3]} for run in runs
+    }
+    found = go(shelf(runs, curves), with_clients=False)
+    assert found.complaints == () and len(found.lines) == 3
+    assert best_notes(found, found.groups[0]) == ()
+    assert len(found.remarks) == 1 and found.remarks[0].startswith("ditto has no mean, 1 of 2 seeds diverged")
+
+
 def test_pictures_have_no_line_of_which_a_seed_diverged(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its other two seeds had a row among the clients, with a mean that is too high, and "never" beside the target.
 
