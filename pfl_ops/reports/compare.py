@@ -12,7 +12,7 @@ from pfl_ops import metrics
 from pfl_ops.comparison import TARGETED, TESTS, Line, Test, Values, ordered
 from pfl_ops.config.arguments import checked
 from pfl_ops.csv_text import to_csv
-from pfl_ops.errors import PflOpsError, count, echo, in_a_line, nearest
+from pfl_ops.errors import PflOpsError, count, echo, in_a_line, nearest, sentence
 from pfl_ops.files import write_named
 from pfl_ops.reports.fairness import (
     CHOOSING,
@@ -161,7 +161,11 @@ class Comparison:
         from pfl_ops.reports.compared import COST_READING, costs, reading, results, warning
         from pfl_ops.reports.latex import to_latex
 
-        tables = [results(self, group, (*warning(group), *reading(self))) for group in self.groups]
+        lost = [map(sentence, _diverged(group.lines, ())) for group in self.groups]
+        tables = [
+            results(self, group, (*warning(group), *told, *reading(self)))
+            for group, told in zip(self.groups, lost, strict=True)
+        ]
         tables += [costs(self, group, COST_READING) for group in self.groups]
         return write_named(file, "\n".join(map(to_latex, tables)))
 

@@ -1072,6 +1072,14 @@ def test_latex_has_all_columns_and_says_what_is_unfair(made: Any, shelf: Any, tm
     assert "MiB: sent by all" in tables[1] and "MiB: sent by all" not in tables[0]
 
 
+def test_latex_names_the_seeds_that_diverged(made: Any, shelf: Any, tmp_path: Path) -> None:
+    """The setting had n = 1 and dashes, without a word."""
+    lost = {"pfl_ops.diverged": "diverged at round 7, client 12, lr 0.4"}
+    runs = [made("fliu", 0), made("fedavg", 0), made("fedavg", 1, None, status="FAILED", tags=lost)]
+    table, _ = go(shelf(runs), with_clients=False).to_latex(tmp_path / "t.tex").read_text().split(r"\end{table}")[:-1]
+    assert "Fedavg has no mean, 1 of 2 seeds diverged: seed 1 diverged at round 7, client 12, lr 0.4." in table
+
+
 def test_metric_of_the_curves_alone_is_said_to_be_so(made: Any, shelf: Any) -> None:
     """The curves stand on a subset, with an error, and the last evaluation on all samples, without one. The line said
     "did you mean 'global/se'?"."""
