@@ -1,5 +1,7 @@
 """Scores counted on paper: models that always answer one class, on the held-out labels of `little.HELD`."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -209,6 +211,25 @@ def test_models_that_answer_by_a_function_of_their_own(stack: int | None) -> Non
     close(found.pooled, [3 / 8, 3 / 8, 2 / 8, 2 / 8])
     shared = Models(always(0, s.trainer.task.initial), None, {"by": torch.tensor(1)}, _other_class)
     close(s.score([shared], pooled=True).local, [1 / 4, 2 / 3, NONE, 0.0])
+
+
+def _moved(net: Net, w: Tensor, x: Tensor, *, weights: Tensor) -> Tensor:
+    """The class with the largest weight, whatever the sample."""
+    return net(w, x) * 0 + weights
+
+
+@pytest.mark.parametrize("bound", [False, True], ids=["closure", "partial"])
+def test_predict_of_another_round_is_asked_again(bound: bool) -> None:
+    """Models that stay as they are, answering class 0, 1, 2 in three rounds: by functions that are made anew at the
+    address of the last one, or by one that binds a tensor whose text is the same, 1.0000 three times."""
+    s = scorer()
+    for label, expected in enumerate(([3 / 4, 0.0, NONE, 0.0], [1 / 4, 2 / 3, NONE, 0.0], [0.0, 1 / 3, NONE, 1.0])):
+        weights = torch.ones(N_CLASSES)
+        weights[label] += 1e-6
+        predict = partial(_moved, weights=weights) if bound else (lambda net, w, x, by=weights: net(w, x) * 0 + by)
+        found = s.score([Models(each(s, [0] * 4).params, torch.arange(4), predict=predict)], pooled=True)
+        close(found.local, expected)
+        del predict
 
 
 def test_nobody_has_a_held_out_sample() -> None:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from pfl_ops import rng
-from pfl_ops.federation.method.contract import Models
+from pfl_ops.federation.method.contract import Models, Predict
 
 BLOCK = 4096  # numbers that share a multiplier of their block
 BYTES_AT_ONCE = 64 << 20  # of products, or those of one row where these are more
@@ -16,17 +16,21 @@ BYTES_AT_ONCE = 64 << 20  # of products, or those of one row where these are mor
 INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 """Bytes of a number -> the integer of the same size."""
 
-Fingerprint = tuple[str, bytes | tuple[int, ...]]
-"""The way in which the models answer (`predict`), and the digest of a client's rows."""
+Fingerprint = tuple[Predict | None, bytes | tuple[int, ...]]
+"""The function that answers (`predict`), and the digest of a client's rows.
+
+The function itself: its text would be that of the next function at the same address, and a tensor that it binds is
+rounded there.
+"""
 
 
 def fingerprints(models: Models) -> list[Fingerprint]:
     """Return what makes each model of a stage answer as it does, in few bytes: equal for equal models, bit for bit."""
     parts = [models.params, *(models.ctx[name] for name in sorted(models.ctx))]
     if all(part.device.type == "cpu" for part in parts):
-        return [(repr(models.predict), digest) for digest in _sha256(parts)]
+        return [(models.predict, digest) for digest in _sha256(parts)]
     found = torch.cat([digests(part) for part in parts], dim=1).tolist()
-    return [(repr(models.predict), tuple(row)) for row in found]
+    return [(models.predict, tuple(row)) for row in found]
 
 
 def _sha256(parts: Sequence[Tensor]) -> Iterator[bytes]:
