@@ -154,6 +154,15 @@ def test_the_start_is_every_clients_own_where_they_differ() -> None:
     assert start.metrics["test/L1/local/mean"] == pytest.approx((3 / 4 + 2 / 3 + 0) / 3)
 
 
+@pytest.mark.parametrize("at_once", [1, 50])
+def test_start_of_groups_of_equal_models_is_of_each(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The two largest clients, 2 and 3, start from one model, that answers 2; clients 0 and 1 from others, 0 and 1."""
+    monkeypatch.setattr("pfl_ops.federation.scoring.stages.AT_ONCE", at_once)
+    start = next(iter(simulation(Puppet(l1=lambda k: min(k, 2)), rounds=1).run()))
+    assert start.metrics["test/L1/local/mean"] == pytest.approx((3 / 4 + 2 / 3 + 1) / 3)
+    assert start.metrics["test/L1/global/worst"] == pytest.approx(2 / 8)
+
+
 def test_l2_in_the_curves_is_the_cohorts() -> None:
     """Half of the clients in a round: only their L2; the last full evaluation has everybody's."""
     sim, records = played(Puppet(l2=lambda k, t: HELD[k][0] if HELD[k] else 0), rounds=3, share=0.5)

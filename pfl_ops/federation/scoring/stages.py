@@ -42,7 +42,10 @@ class StageScores:
         self.at_once = max(stack, min(AT_ONCE, BYTES_AT_ONCE // max(row_bytes, 1)), 1)
 
     def start(self, s: State) -> dict[str, Scores]:
-        """L1 before round 1. Where clients start from the same models, as nearly always, one speaks for all."""
+        """L1 before round 1. Where clients start from the same models, as nearly always, one speaks for all.
+
+        Two clients are compared first: of models that are trained for the start, the others are then made once.
+        """
         if "L1" not in self.during:
             return {}
         everyone = self.round_at(0, self.scorer.clients, "start")
@@ -52,8 +55,8 @@ class StageScores:
             return {}
         if models.clients is None:
             return {"L1": self.scorer.score([models], pooled=True)}
-        if all(bool((rows == rows[:1]).all()) for rows in (models.params, *models.ctx.values())):
-            one = replace(models, params=models.params[0], clients=None, ctx={k: v[0] for k, v in models.ctx.items()})
+        one = replace(models, params=models.params[0], clients=None, ctx={k: v[0] for k, v in models.ctx.items()})
+        if _is_copied(one, models) and all(_is_copied(one, some) for some in self._personal(s, 0, "start") or ()):
             return {"L1": self.scorer.score([one], pooled=True)}
         each = self._personal(s, 0, "start")
         return {} if each is None else {"L1": self.scorer.score(each, pooled=True)}
@@ -154,6 +157,12 @@ def repeatable(r: Round, stages: Stages) -> Stages:
 def made(stage: Stage, clients: Tensor) -> Models:
     """Return a stage's models, [C, P] or [P]; a stage that is a function is called with `clients`, int64 [C]."""
     return stage if isinstance(stage, Models) else stage(clients)
+
+
+def _is_copied(one: Models, models: Models) -> bool:
+    """True if a model [P] is that of each client, [C, P], with what `predict` needs."""
+    pairs = [(one.params, models.params), *((one.ctx[name], models.ctx[name]) for name in one.ctx)]
+    return one.ctx.keys() == models.ctx.keys() and all(bool((rows == row).all()) for row, rows in pairs)
 
 
 def keys(
