@@ -1,6 +1,7 @@
 """Data sets by name or by path, and the `data` part of an experiment."""
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,12 +12,12 @@ import numpy as np
 from pydantic import Field, field_validator, model_validator
 
 from pfl_ops import rng
-from pfl_ops.data import cut, shakespeare, store
+from pfl_ops.data import cut, npz, shakespeare, store, tables
 from pfl_ops.data.features import Features
 from pfl_ops.data.npz import DataError, checked, read_npz
 from pfl_ops.data.scaling import FULL_SCALE, Constants, Scaling, constants
 from pfl_ops.data.tables import read_table
-from pfl_ops.errors import unknown
+from pfl_ops.errors import echo, unknown
 from pfl_ops.section import MOST_COUNT, Section
 
 PARTITION = "lsqs"
@@ -83,6 +84,9 @@ CONTENTS = {
 
 READERS = {".npz": read_npz, ".csv": read_table, ".parquet": read_table}
 """Ending of a data file -> its reader."""
+
+OWNER = re.compile(r"(client|user|owner|silo)(s|ids?|nos?|nrs?|numbers?|names?)?(train|test)?")
+"""Names, in lower case and letters alone, by which files of other programs call the owner of a sample."""
 
 Count = Annotated[int, Field(ge=1, le=MOST_COUNT)] | Literal["all"] | None
 
@@ -172,6 +176,7 @@ class Dataset:
         scaled_by: the numbers of the input scaling; None: they are the published ones of the data set, decided by its
             name or its content.
         overlap: samples of one client at most so far apart share some of their content (windows of a text); 0: none do.
+        source: the file that it was read from, if that is one of the user's own.
     """
 
     name: str
@@ -187,6 +192,7 @@ class Dataset:
     overlap: int = 0
     scaled_by: Constants | None = None
     features: Features | None = None
+    source: Path | None = None
 
     @property
     def train(self) -> Arrays:
@@ -226,8 +232,28 @@ class Dataset:
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """Lines about a cut that changes shares, and about classes without training samples."""
-        return (*self._remarks_on_cut(), *self._remarks_on_classes())
+        """Lines about owners under another name, a cut that changes shares, and classes without training samples."""
+        return (*self._remarks_on_owners(), *self._remarks_on_cut(), *self._remarks_on_classes())
+
+    def _remarks_on_owners(self) -> tuple[str, ...]:
+        """A line if a file without clients has a column, or an array, whose name says the owner of a sample.
+
+        It is not read as such: the clients are made by a partition, and a column is a feature.
+        """
+        if self.source is None or self.files.has("client_train"):
+            return ()
+        is_table = READERS.get(self.source.suffix) is read_table
+        try:
+            names = tables.read_names(self.source) if is_table else npz.read_names(self.source)
+        except (OSError, ValueError, DataError):  # the file changed since: the cache has what is used
+            return ()
+        found = next((name for name in names if OWNER.fullmatch(re.sub("[^a-z]", "", name.lower()))), None)
+        if found is None:
+            return ()
+        name = echo(found, 30)
+        if is_table:
+            return (f"column '{name}' is a feature, and {self.name} has no clients; their column is named client",)
+        return (f"array '{name}' is left alone, and {self.name} has no clients; owners are client_train, client_test",)
 
     def _remarks_on_cut(self) -> tuple[str, ...]:
         """A line if the cut to `train_size` changes the shares of clients or classes by more than `SHIFT` of the data.
@@ -351,8 +377,11 @@ def load(section: DataSection | str, *, data_dir: str | None = None, sealed: boo
     folders = _folders(data_dir)
     if section.name == "shakespeare":
         files = _shakespeare(section, folders)
+    elif info:
+        files = _named(section.name, info, folders)
     else:
-        files = _named(section.name, info, folders) if info else _own(section.name, folders)
+        source = _own(section.name, folders)
+        return replace(_dataset(section, info, _file(source, None), sealed), source=source)
     return _dataset(section, info, files, sealed)
 
 
@@ -472,11 +501,11 @@ def _shakespeare(section: DataSection, folders: list[Path]) -> store.Unpacked:
     return store.unpacked(source, lambda: shakespeare.arrays(files, roles, records))
 
 
-def _own(name: str, folders: list[Path]) -> store.Unpacked:
+def _own(name: str, folders: list[Path]) -> Path:
     path = Path(name).expanduser()
     for candidate in (path, *([] if path.is_absolute() else [folder / path for folder in folders])):
         if candidate.exists():
-            return _file(candidate, None)
+            return candidate
     looked = "" if path.is_absolute() else f" (looked in {', '.join(map(_short, [Path.cwd(), *folders]))})"
     raise DataError(f"data file {name} does not exist{looked}")
 

@@ -91,6 +91,12 @@ def open_npz(path: Path) -> Iterator[zipfile.ZipFile]:
         raise DataError(f"{path} is damaged, or cannot be read ({in_a_line(error, 200)})") from error
 
 
+def read_names(path: Path) -> list[str]:
+    """Return the names of an .npz file's arrays, without reading them."""
+    with open_npz(path) as archive:
+        return [name.removesuffix(".npy") for name in archive.namelist()]
+
+
 def _select_members(members: Sequence[str], path: Path) -> list[str]:
     missing = [name for name in NEEDED if name not in members]
     if missing:

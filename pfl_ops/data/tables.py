@@ -10,6 +10,7 @@ Text is numbered by `npz.number_names`: texts that are all whole numbers by what
 Spaces around a text do not count, as they do not around the numbers of a feature: `0.5, 1` is as `0.5,1`.
 """
 
+import csv
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -63,16 +64,27 @@ def read_table(path: Path) -> dict[str, np.ndarray]:
         raise DataError(f"{path} is damaged, or cannot be read ({in_a_line(error, 200)})") from error
 
 
+def read_names(path: Path) -> list[str]:
+    """Return the names of a table's columns, in the order of the file, without reading its rows."""
+    if path.suffix == ".csv":
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            return next(csv.reader(file), [])
+    import pyarrow.parquet as pq
+
+    names: list[str] = pq.read_schema(path).names
+    return names
+
+
 def _read_csv(path: Path) -> Table:
     import pyarrow as pa
-    from pyarrow import csv
+    from pyarrow import csv as pa_csv
 
     check_size(path, CSV_GROWTH * path.stat().st_size)
-    return csv.read_csv(
+    return pa_csv.read_csv(
         path,
-        parse_options=csv.ParseOptions(newlines_in_values=True),
+        parse_options=pa_csv.ParseOptions(newlines_in_values=True),
         # names are never guessed to be dates or numbers: '007' is not '7'
-        convert_options=csv.ConvertOptions(column_types=dict.fromkeys(RESERVED, pa.string())),
+        convert_options=pa_csv.ConvertOptions(column_types=dict.fromkeys(RESERVED, pa.string())),
     )
 
 

@@ -180,3 +180,31 @@ def test_clients_keep_their_own_test_samples(save: Save) -> None:
         load(DataSection(name=str(save(frame())))), PARTITIONS.get("natural")(), seed=0, split="test"
     )
     assert clients.held.sizes.tolist() == [4, 4, 4] and clients.shape == (2,)
+
+
+@pytest.mark.parametrize("name", ["client_id", "Client", "User ID", "clients"])
+def test_owners_under_another_name_are_named(save: Save, name: str) -> None:
+    """Such a column is a feature like any other, and the clients are those of a partition; one line says so."""
+    table = frame(client=None, **{name: np.arange(60) % 3})
+    data = load(DataSection(name=str(save(table))))
+    assert data.shape == (3,) and data.train.client is None
+    told = f"column '{name}' is a feature, and mine has no clients; their column is named client"
+    assert build_clients(data, PARTITIONS.get("iid")(clients=2), seed=0, split="test").remarks[0] == told
+
+
+def test_features_and_known_clients_make_no_line_on_owners(save: Save) -> None:
+    """A feature whose name only begins so, and a client's number beside `client`, are told nothing of."""
+    assert load(DataSection(name=str(save(frame(client=None, user_age=np.arange(60)))))).remarks == ()
+    assert load(DataSection(name=str(save(frame(client_id=np.arange(60) % 3))))).remarks == ()
+
+
+def test_arrays_of_owners_under_another_name_are_named(tmp_path: Path) -> None:
+    """An .npz file with `clients_train` has no clients; its other arrays are left alone without a line."""
+    part = {"x": np.zeros((4, 2), np.float32), "y": np.arange(4) % 2}
+    arrays = {f"{key}_{split}": value for split in ("train", "test") for key, value in part.items()}
+    path = tmp_path / "mine.npz"
+    np.savez(path, **arrays, notes=np.arange(3))
+    assert load(DataSection(name=str(path))).remarks == ()
+    np.savez(path, **arrays, clients_train=np.arange(4), clients_test=np.arange(4))
+    (told,) = load(DataSection(name=str(path))).remarks
+    assert told == "array 'clients_train' is left alone, and mine has no clients; owners are client_train, client_test"
