@@ -16,12 +16,13 @@ from pydantic import ValidationError
 from torch import Tensor
 
 from pfl_ops import rng
-from pfl_ops.algorithms.base import Algorithm, ClientRows, Round, Rows
+from pfl_ops.algorithms.base import Algorithm, ClientRows, Models, Round, Rows, Task
 from pfl_ops.federation.execution.workers import PooledTrainer
 from pfl_ops.federation.loop.simulate import commit
 from pfl_ops.federation.scoring.stages import made
 from pfl_ops.federation.settings import Training
 from pfl_ops.federation.state.checkpoint import Checkpoints
+from pfl_ops.federation.training import plan
 from pfl_ops.federation.training.chunk import Chunk
 from pfl_ops.testing.federations import Federation, ragged_task
 from pfl_ops.testing.simulation import MethodSimulation, Values
@@ -110,6 +111,25 @@ class AlgorithmContract:
                     "personal() must name the clients whose models it gives: Models(rows, r.cohort)"
                 )
                 torch.testing.assert_close(some.params, held.params[clients], rtol=0, atol=1e-12)
+
+    def test_numbers_of_clients_do_not_matter(self) -> None:
+        """Clients that change numbers take their models along: each uses its own state, and no number is special.
+
+        Full batches, and equal draws of batches and shares for all clients of one size. A method that draws by
+        `r.rng` or `task.rng` may draw another client under another number: its models are not compared.
+        """
+        training = self._trainings()[0].model_copy(update={"batch_size": None})
+        n = self._play(training).task.n_clients
+        order = torch.tensor([*range(1, n, 2), *range(0, n, 2)])  # new number -> client: neither a shift nor a mirror
+        with _draws_by_size(), _noting_draws() as drawn:
+            before = self._models(training, torch.arange(n))
+            after = self._models(training, order)
+        if not drawn:
+            self._agree(
+                before, after, "the same clients under other numbers",
+                "states and what the task has of clients go by client number, s[name][r.cohort]; rows of a round go by "
+                "position in r.cohort; Models(rows, clients) names the client of each row", training,
+            )  # fmt: skip
 
     def test_the_same_seed_gives_the_same(self) -> None:
         """Nothing is drawn from a generator that others draw from too."""
@@ -295,6 +315,26 @@ class AlgorithmContract:
                     f"{what} differ in {name}{how} by {gap:.3g}; {mend}"
                 )
 
+    def _models(self, training: Training, order: Tensor) -> list[Values]:
+        """The models of each round, rows in the order of the clients' first numbers.
+
+        Args:
+            order: the client that has each number, int64 [N].
+        """
+        federation = self.federation or _ragged()
+        pool = replace(federation.pool, index=[federation.pool.index[k] for k in order.tolist()])
+        play = MethodSimulation(replace(federation, pool=pool), self.algorithm, training, stack=5)
+        number, found = torch.argsort(order), []
+        for cohort in self.cohorts:
+            r = play.at(play.everyone if cohort is None else number[torch.tensor(cohort)])
+            update, stages = play.method.round(play.state, r)
+            models: dict[str, Models | None] = {name: made(stage, r.cohort) for name, stage in stages.items()}
+            commit(play.state, update)
+            models["L1"] = play.personal()
+            play.t += 1
+            found.append({name: _by_client(some, order).clone() for name, some in models.items() if some is not None})
+        return found
+
     def _own_cohorts(self, algorithm: Algorithm) -> list[list[int]]:
         """Draws of three clients by the method's own `cohort`, before and after a round; []: it has none."""
         if not hasattr(algorithm, "cohort"):
@@ -376,6 +416,40 @@ def _other_padding() -> Iterator[None]:
 
     with mock.patch.object(Chunk, "__init__", init):
         yield
+
+
+def _by_client(models: Models, order: Tensor) -> Tensor:
+    """Parameters [P], or rows [C, P] in the order of the clients' first numbers."""
+    return models.params if models.clients is None else models.params[torch.argsort(order[models.clients])]
+
+
+@contextmanager
+def _draws_by_size() -> Iterator[None]:
+    """Draw the same batches and shares for all clients of one size, whatever their numbers and the round."""
+    draw, part = plan.draw, plan.part
+    with (
+        mock.patch.object(plan, "draw", lambda n, *, rng, **given: draw(n, rng=np.random.default_rng(n), **given)),
+        mock.patch.object(plan, "part", lambda n, share, rng: part(n, share, np.random.default_rng(n))),
+    ):
+        yield
+
+
+@contextmanager
+def _noting_draws() -> Iterator[list[str]]:
+    """Yield a list of the purposes for which a method draws by `r.rng` or `task.rng` meanwhile."""
+    drawn: list[str] = []
+    of_round, of_task = Round.rng, Task.rng
+
+    def by_round(r: Round, purpose: str) -> np.random.Generator:
+        drawn.append(purpose)
+        return of_round(r, purpose)
+
+    def by_task(task: Task, purpose: str) -> np.random.Generator:
+        drawn.append(purpose)
+        return of_task(task, purpose)
+
+    with mock.patch.object(Round, "rng", by_round), mock.patch.object(Task, "rng", by_task):
+        yield drawn
 
 
 def _with_another(method: Algorithm, name: str) -> Algorithm:

@@ -191,6 +191,15 @@ def collects_in_a_step(self, s, r, update, stages):
     update["central"] = update["central"] + sum(lengths)
 
 
+def scores_other_clients(self, s, r, update, stages):
+    """Each trained model is said to be of another client of the cohort."""
+    stages["L2"] = Models(stages["L2"].params.flip(0), r.cohort)
+
+
+def follows_the_first(self, s, r, update, stages):
+    update["central"] = stages["L2"].params[0]
+
+
 @pytest.mark.parametrize(
     ("change", "tests"),
     [
@@ -204,6 +213,8 @@ def collects_in_a_step(self, s, r, update, stages):
         (collects_in_a_step, ["test_workers_agree"]),
         (gives_parts, ["test_an_update_only_names_what_init_made"]),
         (divides_by_nothing, ["test_state_keeps_its_form"]),
+        (scores_other_clients, ["test_numbers_of_clients_do_not_matter"]),
+        (follows_the_first, ["test_numbers_of_clients_do_not_matter"]),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
@@ -212,6 +223,45 @@ def test_the_contract_notices(change, tests):
     for test in tests:
         with pytest.raises((AssertionError, pfl_ops.errors.PflOpsError)):
             getattr(contract, test)()
+
+
+class Halfway(Algorithm):
+    """The README's method, whose clients keep their models; `trained` and `held` are the clients of whom it asks."""
+
+    def trained(self, r):
+        return r.cohort
+
+    def held(self, r):
+        return r.cohort
+
+    def init(self, task):
+        return {"theta": task.rows(task.initial)}
+
+    def round(self, s, r):
+        theta = r.train(s["theta"][self.trained(r)])
+        central = r.weights @ theta
+        return {"theta": Rows(r.cohort, (theta + central) / 2)}, {"L2": Models(theta, r.cohort), "G": Models(central)}
+
+    def personal(self, s, r):
+        return Models(s["theta"][self.held(r)], r.cohort)
+
+
+@pytest.mark.parametrize(
+    ("verb", "clients"),
+    [
+        ("trained", lambda self, r: torch.arange(len(r.cohort))),  # positions in the cohort for client numbers
+        ("trained", lambda self, r: (r.cohort + 1) % r.task.n_clients),
+        ("held", lambda self, r: (r.cohort + 1) % r.task.n_clients),
+        ("held", lambda self, r: r.cohort.flip(0)),
+    ],
+)
+def test_the_contract_notices_the_state_of_another_client(verb, clients):
+    Halfway.name = "halfway"
+    sound = type("Contract", (AlgorithmContract,), {"algorithm": Halfway()})()
+    sound.test_numbers_of_clients_do_not_matter()
+    wrong = type("Contract", (AlgorithmContract,), {"algorithm": type("Wrong", (Halfway,), {verb: clients})()})()
+    with pytest.raises(AssertionError, match=r"the same clients under other numbers differ in .*\[r\.cohort\]"):
+        wrong.test_numbers_of_clients_do_not_matter()
 
 
 @pytest.mark.parametrize(
