@@ -2,8 +2,10 @@
 
 import copy
 from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -173,9 +175,22 @@ def count(network: nn.Module, shape: tuple[int, ...]) -> Work:
 
     x = example_of(shape)
     y = torch.zeros(len(x), dtype=torch.int64)
-    with FlopCounterMode(display=False) as both:
-        F.cross_entropy(network(x), y).backward()
-    network.zero_grad()
-    with FlopCounterMode(display=False) as once, torch.no_grad():
-        network(x)
+    with _without_onednn():
+        with FlopCounterMode(display=False) as both:
+            F.cross_entropy(network(x), y).backward()
+        network.zero_grad()
+        with FlopCounterMode(display=False) as once, torch.no_grad():
+            network(x)
     return Work(both.get_total_flops() // len(x), once.get_total_flops() // len(x))
+
+
+@contextmanager
+def _without_onednn() -> Iterator[None]:
+    """Have an LSTM computed by matrix products: oneDNN has one operator for it, which the counter does not know."""
+    onednn: Any = torch.backends.mkldnn  # by its older name
+    before = onednn.enabled
+    onednn.enabled = False
+    try:
+        yield
+    finally:
+        onednn.enabled = before

@@ -31,6 +31,19 @@ def test_operations_are_counted_as_by_hand():
     assert count(network("cnn6", (28, 28, 1)), (28, 28, 1)) == Work(4 * first + 6 * rest, 2 * (first + rest))
 
 
+def test_operations_of_an_lstm_are_counted_as_by_hand():
+    """Lines of 6 characters, embedding 3, two layers of 4 units, 10 classes.
+
+    Multiplications forward: four gates a character, 6 · 4 · 4 · (3 + 4) and 6 · 4 · 4 · (4 + 4), then 4 · 10. Backward:
+    twice as many, less 4 · 4 · 4 a layer: the state before the first character has no gradient.
+    """
+    section = MODELS.get("char_lstm")(characters=10, embedding=3, hidden=4)
+    forward = 2 * (6 * 16 * 7 + 6 * 16 * 8 + 40)
+    onednn = torch.backends.mkldnn.enabled
+    assert count(build(section, (6,), 10, seed=0), (6,)) == Work(3 * forward - 2 * 2 * 64, forward)
+    assert torch.backends.mkldnn.enabled == onednn
+
+
 def test_counting_leaves_no_gradient():
     one = network("mlp", (8, 8, 1))
     count(one, (8, 8, 1))
