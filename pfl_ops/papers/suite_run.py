@@ -1,14 +1,15 @@
 """A suite as far as it has been run: what its report is made from."""
 
+import math
 import shlex
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import chain
 from typing import Any, NamedTuple, TypeAlias
 
 from pfl_ops.config.experiment import Experiment
+from pfl_ops.data.datasets import BUILTIN
 from pfl_ops.errors import PflOpsError, count
 from pfl_ops.papers import overrides
 from pfl_ops.papers.claims import Claim, Verdict
@@ -21,6 +22,9 @@ FEWEST_SEEDS = 3  # whose scores are the same, from which on a network gives one
 OPTIMISER = "training.optimiser"
 POOLED = ("test/G/global/mean", "test/L1/global/mean")
 """Accuracies on pooled data. They show networks that give one answer, in suites of other measures too."""
+CLASS_SHARES = (0.75, 1.25)
+"""Bounds of a class's share among the test samples of the package's sets of images, as multiples of the mean share.
+MNIST's classes have 0.89 to 1.14 of it."""
 
 
 class OneAnswer(NamedTuple):
@@ -135,21 +139,28 @@ class SuiteRun:
         """Cells whose networks give one answer to all inputs, in three seeds or more.
 
         Told by an accuracy on pooled data that is exactly the same in these seeds, the share of one class in the test
-        set: in all seeds, and below 0.9; or in more than half of them, and below half of the highest of all cells, for
-        a few of many trained networks agree by chance. Means of such a cell are of a failed training, not of its
-        method. A cell for which the paper prints this very number is left out: there the failure is what it reports.
+        set: in all seeds, and below 0.9; or in more than half of them, and below half of the highest of all cells on
+        that data set, for a few of many trained networks agree by chance. For the same reason it is no share that no
+        class has, see `CLASS_SHARES`. Means of such a cell are of a failed training, not of its method. A cell for
+        which the paper prints this very number is left out: there the failure is what it reports.
         """
         units = dict.fromkeys(POOLED, 1.0)
         units |= {one.key: one.unit for one in self.suite.measures if one.key.endswith("/global/mean")}
+        experiments = {cell.name: self.experiment(cell) for cell in self.suite.cells if self.outcomes.get(cell.name)}
         found: dict[str, OneAnswer] = {}
         printed = set()
         for key, unit in units.items():
-            values = {cell: self._values(each, key, unit) for cell, each in self.outcomes.items()}
-            highest = max(chain.from_iterable(values.values()), default=0.0)
+            values = {cell: self._values(self.outcomes[cell], key, unit) for cell in experiments}
+            highest: dict[str, float] = {}
+            for cell, those in values.items():
+                data = experiments[cell].data.name
+                highest[data] = max([*those, highest.get(data, 0.0)])
             for cell, those in values.items():
                 for value, seeds in Counter(those).most_common(1):
-                    below = 0.9 * unit if seeds == len(those) else highest / 2
-                    if seeds >= FEWEST_SEEDS and 2 * seeds > len(those) and value < below:
+                    of_half = highest[experiments[cell].data.name] / 2
+                    below = 0.9 * unit if seeds == len(those) else of_half
+                    often = seeds >= FEWEST_SEEDS and 2 * seeds > len(those)
+                    if often and value < below and _may_be_a_class(value / unit, experiments[cell]):
                         found[cell] = OneAnswer(value / unit, seeds, len(those))
                         if self._printed(cell, key, value):
                             printed.add(cell)
@@ -234,6 +245,20 @@ class SuiteRun:
         """Cell -> {path: (paper's value, value here)}, of cells that were run; of all where none was."""
         cells = [cell for cell in self.suite.cells if cell.name in self.outcomes] or list(self.suite.cells)
         return {cell.name: differences(self.suite.experiment(cell), self.experiment(cell)) for cell in cells}
+
+
+def _may_be_a_class(share: float, experiment: Experiment) -> bool:
+    """True if a class may have this share of the pooled test samples of an experiment; it may if that is not known.
+
+    It is known of the package's sets of images in their published split, whose classes are nearly equally frequent.
+    Classes that no client holds have no test sample.
+    """
+    info = BUILTIN.get(experiment.data.name)
+    if info is None or len(info.shape) < 3 or experiment.data.pooled:
+        return True
+    held = (experiment.get("partition.clients") or 1) * (experiment.get("partition.classes_per_client") or math.inf)
+    low, high = CLASS_SHARES
+    return low / info.n_classes <= share <= high / min(info.n_classes, held)
 
 
 def altered(suite: Suite, changes: Changes) -> tuple[str, ...]:
