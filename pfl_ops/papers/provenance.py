@@ -146,8 +146,8 @@ def without_effect(experiment: Experiment) -> dict[str, Source]:
     The rules: what the method ignores (`Experiment.ignored`); the one of local epochs and local steps that is not set;
     the test share without `data.pooled`; the validation share where scores come from test data; roles and records of
     another data set than shakespeare; the scaling of text, and of the inputs of a frozen network; momentum under Adam;
-    the way to draw a cohort of all clients uniformly, and the scores of absent ones; the weighting of test
-    sets where no synthetic view is scored.
+    the way to draw a cohort of all clients uniformly, and the scores of absent ones, which a method with cohorts of
+    its own has all the same; the weighting of test sets where no synthetic view is scored.
     """
     settings = experiment.flat
     found = {path: "the method does not read it" for path in experiment.ignored()}
@@ -168,7 +168,10 @@ def without_effect(experiment: Experiment) -> dict[str, Source]:
     if settings["training.optimiser"] == "adam":
         found["training.momentum"] = "Adam has none"
     if settings["participation.kind"] == "uniform" and settings["participation.share"] == 1.0:
-        found["participation.kind"] = found["evaluation.absent"] = "all clients take part"
+        own = hasattr(experiment.algorithm, "cohort")
+        found["participation.kind"] = "the method draws its own cohorts" if own else "all clients take part"
+        if not own:
+            found["evaluation.absent"] = "all clients take part"
     if not settings["evaluation.synthetic"]:
         found["evaluation.equal_tests"] = "no synthetic view is scored"
     return {path: Source(path, "no effect", reason=why) for path, why in found.items() if path in settings}

@@ -3,9 +3,10 @@
 import pytest
 from toy_suite import TOY
 
+from pfl_ops.config.experiment import Experiment
 from pfl_ops.federation.settings import Execution
 from pfl_ops.papers import TITLES, all_suites, find, suites
-from pfl_ops.papers.provenance import Source, assumed, departed, sources_of, stated
+from pfl_ops.papers.provenance import Source, assumed, departed, sources_of, stated, without_effect
 
 NAMES = [suite.name for suite in all_suites()]
 LOOP = Execution(device="cpu", way="loop", threads=1)
@@ -121,6 +122,27 @@ def test_a_setting_without_effect_changes_no_result(path, other):
         for run in (short, short.override({path: other}))
     ]
     assert scores[0] == scores[1] != {}
+
+
+@pytest.mark.parametrize("name", ["drdm", "drfa"])
+def test_methods_with_cohorts_of_their_own_have_absent_clients_at_full_participation(name):
+    """Six clients drawn with replacement for six places. The others train once more, or have the score of their last
+    round; scores at L2 differ."""
+    full = Experiment.of(name, dataset="digits").override(
+        {"model.name": "linear", "partition.clients": 6, "participation.share": 1.0, "training.rounds": 2,
+         "evaluation.every": 1}
+    )  # fmt: skip
+    assert "evaluation.absent" not in without_effect(full)
+    assert without_effect(full)["participation.kind"].reason == "the method draws its own cohorts"
+    scores = {}
+    for absent in ("train", "last"):
+        simulation = full.override({"evaluation.absent": absent}).build(execution=LOOP)
+        for _ in simulation.run():
+            pass
+        scores[absent] = simulation.final["final/test/L2/local/mean"]
+    assert scores["train"] != scores["last"]
+    fedavg = Experiment.of("fedavg", dataset="digits").override({"participation.share": 1.0})
+    assert without_effect(fedavg)["evaluation.absent"].reason == "all clients take part"
 
 
 # -- departures --------------------------------------------------------------------------------------------------------
