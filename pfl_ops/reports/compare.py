@@ -123,7 +123,7 @@ class Comparison:
 
         Columns are those of the page and the terminal: "setting", "n", "Acc(L) %", "difference to the first %",
         "sent MiB" and so on. "Acc(L) % std" is a sample standard deviation, "95 % low" and "95 % high" are the ends of
-        the difference's interval.
+        the difference's interval. "diverged seeds" is a number; a setting that has some has no mean.
         """
         from pfl_ops.reports.compared import summary
 
@@ -134,7 +134,8 @@ class Comparison:
         """One row a run, in full precision: the columns of `table` that a run has, then its metrics and settings.
 
         Columns that begin with "final/", "best/" and "reached/" are tracked keys with the values that MLflow has:
-        accuracies are fractions there. "param …" are settings.
+        accuracies are fractions there. "param …" are settings. A mean over runs whose setting has "diverged seeds",
+        which have no row, would be too good.
         """
         from pfl_ops.reports.compared import by_run
 

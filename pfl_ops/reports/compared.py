@@ -62,6 +62,8 @@ def ahead(c: Comparison, group: Group, line: Line) -> str:
     """
     if line.unfinished:
         return "not finished"
+    if line.diverged:
+        return f"{len(line.diverged)} of {len(line.runs) + len(line.diverged)} diverged"
     if line.difference is not None:
         return signed(line.difference.difference, group.metric) if line.difference.n else "no common seed"
     ranked = [one for one in group.lines if one.is_ranked(group.metric, c.at)]
@@ -120,6 +122,7 @@ def summary(c: Comparison) -> pd.DataFrame:
             first, test = line.runs[0], line.difference
             row: dict[str, object] = {"group": group.title, "setting": line.label, "other settings": line.settings}
             row |= {"method": first.method, "kind": first.kind, "state": first.state, "n": len(line.runs)}
+            row |= {"diverged seeds": len(line.diverged)}
             row |= {"seeds": " ".join(str(run.seed) for run in line.runs), "split": first.split, "stage": line.stage}
             columns = shown_metrics(group) | {
                 title_of(f"{stage}/{metric}"): f"{stage}/{metric}"
@@ -161,6 +164,7 @@ def by_run(c: Comparison) -> pd.DataFrame:
                 row: dict[str, object] = {"run_id": run.run_id, "name": run.name, "experiment": run.place}
                 row |= {"study": run.study, "kind": run.kind, "state": run.state, "group": group.title}
                 row |= {"setting": line.label, "method": run.method, "seed": s, "group_hash": run.group}
+                row |= {"diverged seeds": len(line.diverged)}
                 row |= {"split": run.split, "stage": run.stage}
                 for name, metric in shown_metrics(group).items():
                     row[name] = in_unit(line.values(metric, c.at), metric).get(s)

@@ -1203,7 +1203,10 @@ def test_a_seed_that_diverged_is_counted_and_takes_the_mean(made: Any, shelf: An
         "fedavg has no mean, 1 of 3 seeds diverged: seed 2 diverged at round 7, client 12, lr 0.4",
         "diverged, and left out: ditto-seed0 (diverged at round 7, client 12, lr 0.4)",
     )
+    assert [ahead(found, found.groups[0], line) for line in found.lines] == ["–", "1 of 3 diverged"]
     assert pd.isna(found.table.set_index("setting")["Acc(L)+Acc(G) %"]["fedavg"])
+    assert found.table["diverged seeds"].tolist() == [0, 1]
+    assert found.runs.groupby("setting")["diverged seeds"].unique().str[0].to_dict() == {"fliu": 0, "fedavg": 1}
     assert document(found)
 
 
