@@ -35,6 +35,7 @@ from pfl_ops.units import PERCENT, unit_of
 if TYPE_CHECKING:
     from pfl_ops.reports.document import Document
 
+BEST_ROUND = "best/round"
 TEST_DESCRIPTIONS: Mapping[Test, str] = {
     "anytime": f"{TESTS['anytime']} over common seeds (more may be added after a look)",
     "t": f"{TESTS['t']} over common seeds (valid only if n was fixed before the runs)",
@@ -232,6 +233,9 @@ def compare(
         raise PflOpsError(f"test must be anytime or t, got '{echo(test)}'")
     if (metric or "").startswith("reached/"):
         raise PflOpsError("rounds to a target are counted by target=0.9 (--target), which says who never reached it")
+    if metric is not None and metric.startswith("best/") and metric != BEST_ROUND:
+        rest = echo(metric.removeprefix("best/"))
+        raise PflOpsError(f"values of best rounds, which have no p value, are compared by {rest} at='best' (--at best)")
     aim = TARGETED if metric is None else metric
     if target is not None:
         _check_target(target, aim)

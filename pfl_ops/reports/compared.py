@@ -9,7 +9,7 @@ import pandas as pd
 from pfl_ops import metrics
 from pfl_ops.comparison import EQUAL, LEVEL, Line, Test
 from pfl_ops.errors import count, sentence
-from pfl_ops.reports.compare import TEST_DESCRIPTIONS, Comparison, Group
+from pfl_ops.reports.compare import BEST_ROUND, TEST_DESCRIPTIONS, Comparison, Group
 from pfl_ops.reports.compared_notes import best_notes, p_notes, scored_notes
 from pfl_ops.reports.compared_pictures import pictures
 from pfl_ops.reports.document import Document, Head, Mark, PageBlock, PageSection, Row, Table, TableCell, Text, anchor
@@ -37,7 +37,6 @@ COMMON = (
     *("training.local_epochs", "training.local_steps", "training.batch_size", "training.lr", "participation.share"),
     *("evaluation.split", "evaluation.subset"),
 )
-BEST_ROUND = "best/round"
 TRAFFIC = {"sent MiB": "cost/up_bytes", "received MiB": "cost/down_bytes"}
 """Column -> tracked cost of a round: by all clients, and to all of them."""
 SECONDS = "train seconds"

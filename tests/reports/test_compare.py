@@ -434,6 +434,7 @@ def test_lines_without_the_metric_are_last_and_told(made: Any, shelf: Any) -> No
         ({"metric": "?"}, "'.'; for example test/G/local/mean, test/L1/acc"),
         ({"metric": "local/worst", "at": "best"}, "local/worst has no value at the best round, which has scores alone"),
         ({"metric": "reached/test/L1/local/mean_90"}, "rounds to a target are counted by target=0.9"),
+        ({"metric": "best/test/L1/acc"}, "best rounds, which have no p value, are compared by test/L1/acc at='best'"),
         ({"at": "last"}, "at must be final or best, got 'last'"),
         ({"test": "u"}, "test must be anytime or t, got 'u'"),
     ],
