@@ -16,7 +16,7 @@ from pydantic import PrivateAttr
 from pfl_ops.algorithms.base import Algorithm
 from pfl_ops.errors import PflOpsError
 from pfl_ops.federation.method.checked import CheckedMethod, MethodError, check_models
-from pfl_ops.federation.method.contract import Models, Rows
+from pfl_ops.federation.method.contract import ClientRows, Models, Rows
 from pfl_ops.testing import quadratic_round
 
 
@@ -527,6 +527,28 @@ def test_models_of_other_clients_than_the_cohort_are_refused(clients: list[int],
     check_models(Models(theta, r.cohort), r.task, cohort=r.cohort)
     with pytest.raises(PflOpsError, match=re.escape(message)):
         check_models(Models(theta, torch.tensor(clients)), r.task, "as stage 'L2'", cohort=r.cohort)
+
+
+@pytest.mark.parametrize(
+    ("bias", "message"),
+    [
+        (
+            torch.zeros(3),
+            "Models with a float32 tensor [3] as ctx 'bias' as stage 'L2'; expected a row each for these 2",
+        ),
+        (torch.tensor(0.0), "Models with a float32 tensor [] as ctx 'bias' as stage 'L2'; expected a row each"),
+        (ClientRows(torch.tensor(0.0), 3), "Models with a ClientRows as ctx 'bias' as stage 'L2'; expected a tensor"),
+    ],
+    ids=["rows of all clients", "one number", "state"],
+)
+def test_models_with_ctx_of_other_clients_are_refused(bias: Any, message: str) -> None:
+    """Rows of all three clients gave client 1 those of client 0, and to each chunk of clients the first ones."""
+    r = quadratic_round([0.0, 6.0, 9.0], clients=[1, 2])
+    theta = r.train(r.task.initial)
+    check_models(Models(theta, r.cohort, {"bias": torch.zeros(3)[r.cohort]}), r.task, cohort=r.cohort)
+    check_models(Models(r.task.initial, ctx={"bias": torch.zeros(3)}), r.task)
+    with pytest.raises(PflOpsError, match=re.escape(message)):
+        check_models(Models(theta, r.cohort, {"bias": bias}), r.task, "as stage 'L2'", cohort=r.cohort)
 
 
 def test_loss_that_returns_no_tensor_names_its_line() -> None:

@@ -323,7 +323,8 @@ def check_update(s: State, update: object) -> None:
 def check_models(
     models: object, task: Task, what: str = "", clients: Tensor | None = None, cohort: Tensor | None = None
 ) -> None:
-    """Refuse what can't be scored: no `Models`, rows of another length, dtype or device, clients without a row.
+    """Refuse what can't be scored: no `Models`, rows of another length, dtype or device, clients without a row; `ctx`
+    that has not one row a client, and would answer for other clients than its own.
 
     Args:
         models: what the method gave. task: for the length of a model. what: where it stands, in the message.
@@ -347,6 +348,12 @@ def check_models(
         raise _Wrong(f"Models of clients {echo(who.tolist())}{what}; {expected}")
     if who is not None and len(who.unique()) < len(who):
         raise _Wrong(f"Models of clients {echo(who.tolist())}{what}; expected each client once")
+    for name, value in models.ctx.items():
+        if not isinstance(value, Tensor):
+            raise _Wrong(f"Models with {kind(value)} as ctx {echo(repr(name))}{what}; expected a tensor")
+        if who is not None and value.shape[:1] != rows.shape[:1]:
+            each = f"a row each for these {len(rows)} clients: s[...][r.cohort]"
+            raise _Wrong(f"Models with {kind(value)} as ctx {echo(repr(name))}{what}; expected {each}")
     like = task.initial
     if models.predict is None and (rows.shape[-1] != len(like) or rows.dtype != like.dtype):
         raise _Wrong(f"Models with {kind(rows)}{what}; expected P = {len(like)} and {dtype(like)}")
