@@ -163,6 +163,41 @@ def test_start_of_groups_of_equal_models_is_of_each(at_once: int, monkeypatch: p
     assert start.metrics["test/L1/global/worst"] == pytest.approx(2 / 8)
 
 
+@pytest.mark.parametrize("scored", [0, 1, 2, 3], ids=["training", "L1", "L2", "G"])
+def test_run_goes_on_only_from_the_state_of_its_records(scored: int, tmp_path: Path) -> None:
+    """Round 2 is interrupted (Ctrl-C) in the scores of a stage. Its training is in the state, and would be repeated.
+
+    Built again, the simulation goes on from the checkpoint of round 1. Interrupted in training, it can go on itself.
+    """
+
+    def build(folder: Path | None) -> Simulation:
+        return simulation(FedAvg(), rounds=3, folder=folder)
+
+    whole, stopped = build(None), build(tmp_path / "run")
+    list(whole.run())
+    interrupted = stopped.run()
+    next(interrupted), next(interrupted)
+    with pytest.MonkeyPatch.context() as patch:
+        if scored:
+            score, lives = stopped.scorer.score, iter([True] * (scored - 1) + [False])
+            patch.setattr(stopped.scorer, "score", lambda *a, **k: score(*a, **k) if next(lives) else ctrl_c())
+        else:
+            patch.setattr(stopped.method, "round", lambda *a: ctrl_c())
+        with pytest.raises(KeyboardInterrupt):
+            next(interrupted)
+    again = stopped
+    if scored:
+        with pytest.raises(PflOpsError, match="round 2 was interrupted after its training"):
+            list(stopped.run())
+        again = build(tmp_path / "run")
+    assert [record.round for record in again.run()] == [0, 1, 2, 3]
+    same(traces(again), traces(whole))
+
+
+def ctrl_c() -> Any:
+    raise KeyboardInterrupt
+
+
 def test_l2_in_the_curves_is_the_cohorts() -> None:
     """Half of the clients in a round: only their L2; the last full evaluation has everybody's."""
     sim, records = played(Puppet(l2=lambda k, t: HELD[k][0] if HELD[k] else 0), rounds=3, share=0.5)

@@ -98,6 +98,7 @@ class Simulation:
         self._global: Tensor | None = None
         self._kept_l2: np.ndarray | None = None
         self._free_cores = math.inf
+        self._ahead = False  # from the commit of a round until its record is kept: the state is that of the next round
 
         found = None
         self._checkpoints: Checkpoints | None = None
@@ -147,7 +148,11 @@ class Simulation:
     # -- the loop -----------------------------------------------------------------------------------------------------
 
     def run(self) -> Iterator[Record]:
-        """Records of all rounds, first those that a checkpoint already holds; one is yielded after it was kept."""
+        """Records of all rounds, first those that a checkpoint already holds; one is yielded after it was kept.
+
+        Raises:
+            PflOpsError: a former call ended within a round, after its training: it can't be run again from that state.
+        """
         yield from list(self.records)
         if not self.records:
             if self._checkpoints is not None:
@@ -156,6 +161,11 @@ class Simulation:
             self._keep(start)
             yield start
         for t in range(self.records[-1].round, self.training.rounds):
+            if self._ahead:
+                raise PflOpsError(
+                    f"round {t + 1} was interrupted after its training, which would be repeated; build the simulation "
+                    "again (with a folder it goes on from the last checkpoint)"
+                )
             try:
                 record = self._round(t)
             except MethodError:
@@ -228,6 +238,7 @@ class Simulation:
 
         again = last and self.with_final and self._kept_l2 is None
         absent = self._scores.absent_l2(self.state, r, stages) if again else None
+        self._ahead = True
         commit(self.state, update)
         del update  # rows of the whole cohort, which evaluation has no use for
         scores: dict[str, Scores] = {}
@@ -279,6 +290,7 @@ class Simulation:
 
     def _keep(self, record: Record, at_once: bool = False) -> None:
         self.records.append(record)
+        self._ahead = False
         if self._checkpoints is None:
             return
         if at_once or record.round % self.execution.checkpoint_every == 0 or record.round == self.training.rounds:
@@ -364,6 +376,7 @@ class Simulation:
             self._kept_l2 = finish.kept_l2(self.scorer.clients.numpy(), before.meta if before is not None else {})
         for t in range(first, self.training.rounds):
             self._round(t)
+        self._ahead = False
 
     @property
     def participants(self) -> Tensor:
