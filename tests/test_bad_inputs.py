@@ -369,6 +369,7 @@ PATHS = [
     Bad("csv_label", "run fedavg --dataset {folder}/no_label.csv", "needs one column label (or y); it has neither"),
     Bad("csv_text", "run fedavg --dataset {folder}/town.csv", "column 'town' holds string; features are numbers"),
     Bad("csv_missing", "run fedavg --dataset {folder}/no.csv", "no.csv does not exist"),
+    Bad("data_folder", "run fedavg --dataset {folder}", "a folder is no data set: write its samples into one .npz"),
     Bad("csv_folder", "run fedavg --dataset {folder}/folder.csv", "folder.csv is not a file"),
     Bad("parquet", "run fedavg --dataset {folder}/no.parquet", "no.parquet is damaged, or cannot be read"),
     Bad("data_ending", "run fedavg --dataset {folder}/list.yaml", "data files end in .npz, .csv or .parquet)"),

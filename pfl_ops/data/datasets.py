@@ -105,8 +105,22 @@ def check_dataset(name: str) -> str:
     """
     if name not in DATASETS and not name.endswith(tuple(READERS)):
         files = "; data files end in .npz, .csv or .parquet" if Path(name).suffix else ""
+        if is_folder(name):
+            files = "; a folder is no data set: write its samples into one .npz, docs/data.md"
         raise unknown("dataset", name, DATASETS, see=f"pfl-ops list datasets{files}")
     return name
+
+
+def is_folder(name: str) -> bool:
+    """True if there is a folder of this name; a name that no file can have is none.
+
+    >>> is_folder("."), is_folder("digits")
+    (True, False)
+    """
+    try:
+        return Path(name).expanduser().is_dir()
+    except (OSError, RuntimeError, ValueError):
+        return False
 
 
 class DataSection(Section):

@@ -242,7 +242,7 @@ def _samples(x: np.ndarray, name: str, where: str) -> np.ndarray:
     else:
         raise DataError(
             f"{where}: {name} is {x.dtype} {list(x.shape)}; images are uint8 [n, H, W] or [n, H, W, C], "
-            "features float32 [n, d]"
+            f"features float32 [n, d]{_conversion(x)}"
         )
     if 0 in x.shape:
         raise DataError(f"{where}: {name} is empty {list(x.shape)}")
@@ -254,6 +254,15 @@ def _samples(x: np.ndarray, name: str, where: str) -> np.ndarray:
     if x.ndim == 4 and x.shape[3] > MAX_CHANNELS:
         raise DataError(f"{where}: {name} has images of {x.shape[3]:,} channels; at most {MAX_CHANNELS:,} are read")
     return np.ascontiguousarray(x)
+
+
+def _conversion(x: np.ndarray) -> str:
+    """Say how samples of another type are written: images as floats, and numbers that are not float32."""
+    if x.ndim in (3, 4) and x.dtype.kind == "f":
+        return "; images from 0 to 1 are stored as (255 * x).round().astype(np.uint8), channels last"
+    if x.ndim == 2 and x.dtype.kind in "fiub":
+        return ": x.astype(np.float32)"
+    return ""
 
 
 def _column(y: np.ndarray) -> np.ndarray:

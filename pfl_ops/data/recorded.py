@@ -72,7 +72,8 @@ def natural(
     """
     if users is None:
         raise PartitionError(
-            "partition 'natural' needs a data set with clients of its own (client_train, client_test); {data} has none"
+            "partition 'natural' needs a data set with clients of its own (.npz: client_train, client_test; .csv and "
+            ".parquet: client); {data} has none"
         )
     order = np.argsort(users, kind="stable")
     _, starts, sizes = np.unique(users[order], return_index=True, return_counts=True)

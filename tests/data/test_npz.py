@@ -98,11 +98,15 @@ def test_names_of_clients_are_numbered(npz: Write, names: list[str], numbers: li
         ({"y_test": np.full(40, 10**9)}, "y_test has class 1000000000; classes are 0..65,535"),
         (
             {"x_train": np.zeros((120, 30))},
-            r"x_train is float64 \[120, 30\]; images are uint8 \[n, H, W\] or .* features",
+            r"x_train is float64 \[120, 30\]; images are .* features float32 \[n, d\]: x.astype\(np.float32\)$",
         ),
         (
             {"x_train": np.zeros((120, 3, 32, 32), np.uint8)},
             r"x_train \[120, 3, 32, 32\] has channels first, as PyTorch's tensors; images are \[n, H, W, C\]: np.movea",
+        ),
+        (
+            {"x_train": np.zeros((120, 3, 8, 8), np.float32)},
+            r"x_train is float32 .* images from 0 to 1 are stored as \(255 \* x\).round\(\).astype\(np.uint8\), ch",
         ),
         ({"x_train": np.zeros((120, 6, 5), np.int16)}, r"x_train is int16 \[120, 6, 5\]; images are uint8"),
         (
