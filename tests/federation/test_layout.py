@@ -186,3 +186,15 @@ def test_a_body_cut_in_two(name):
 def test_a_network_without_a_body_is_not_cut():
     with pytest.raises(PflOpsError, match="a network without a body can't be cut in two; take model cnn"):
         Net(Linear((8, 8, 3), 4)).cut(1)
+
+
+def test_a_head_on_a_whole_model_names_its_columns():
+    """net.head(w, f) in a loss: the columns of the head are due, and PyTorch's own error named split_with_sizes."""
+    network = MLP((8, 8, 1), 10)
+    net = Net(network)
+    w = net.layout.flatten(dict(network.named_parameters()))
+    f = net.features(w, torch.zeros(2, 1, 8, 8))
+    assert net.head(w[net.layout.head], f).shape == (2, 10)
+    message = r"net.head\(\) needs the head's columns \[2010\], w\[net.layout.head\]; got a float32 tensor \[55210\]"
+    with pytest.raises(PflOpsError, match=message):
+        net.head(w, f)

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from pfl_ops.errors import PflOpsError
+from pfl_ops.federation.misuse import MisuseError, kind
 from pfl_ops.federation.network.layout import Layout
 from pfl_ops.models.base import exact_class, parameter_places
 
@@ -122,12 +123,18 @@ class Net:
         return self._body(self.layout.views(w[..., self.layout.body], self.layout.body), x)
 
     def head(self, h: Tensor, f: Tensor) -> Tensor:
-        """Scores [B, L] of the head's columns `h` on features `f` [B, D].
+        """Scores [B, L] of the head's columns `h` on features `f` [B, D]; of a model w these are `w[net.layout.head]`.
+
+        Raises:
+            MisuseError: `h` has another number of columns.
 
         >>> from pfl_ops.testing import scalar_net
         >>> scalar_net().head(torch.tensor([3.0, 1.0]), torch.tensor([[10.0]])).tolist()  # 3 · 10 + 1
         [[31.0]]
         """
+        due = self.layout.head.stop - self.layout.head.start
+        if h.shape[-1] != due:
+            raise MisuseError(f"net.head() needs the head's columns [{due}], w[net.layout.head]; got {kind(h)}")
         views = self.layout.views(h, self.layout.head)
         return F.linear(f, views["head.weight"], views.get("head.bias"))
 
