@@ -288,6 +288,13 @@ def _drops(layer: nn.Module) -> bool:
     return isinstance(rate, int | float) and rate > 0
 
 
+def _embedding_hint(network: nn.Module) -> str:
+    """Say which numbers a network with an embedding was tried on, which may be the reason of its error."""
+    if not any(isinstance(layer, nn.Embedding) for layer in network.modules()):
+        return ""
+    return " (it is tried on random numbers around 0; before an embedding: x.clamp(min=0).long())"
+
+
 def _check_forward(network: nn.Module, example: Tensor, name: str) -> None:
     buffers = {key: value.clone() for key, value in network.named_buffers()}
     modes = {layer: layer.training for layer in network.modules()}
@@ -300,7 +307,8 @@ def _check_forward(network: nn.Module, example: Tensor, name: str) -> None:
             alone = network(example[:1])
     except Exception as error:  # a user's forward pass may raise anything
         raise PflOpsError(
-            f"model '{name}' fails on inputs of shape {tuple(example.shape)}: {type(error).__name__}: {error}"
+            f"model '{name}' fails on inputs of shape {tuple(example.shape)}: {type(error).__name__}: "
+            f"{error}{_embedding_hint(network)}"
         ) from error
     finally:
         for layer, mode in modes.items():

@@ -212,6 +212,19 @@ def test_what_is_refused(model, words):
         check(model, X)
 
 
+class Tokens(nn.Embedding):
+    """Numbers of tokens that arrive as floats; those below 0 are no tokens."""
+
+    def forward(self, x):
+        return super().forward(x.long()).mean(dim=1)
+
+
+def test_an_embedding_that_fails_on_the_trial_numbers_says_so():
+    """Networks are tried on random numbers around 0: -1 reaches the table, and PyTorch says "index out of range"."""
+    with pytest.raises(PflOpsError, match=r"fails on .*\(it is tried on random numbers .*: x.clamp\(min=0\).long"):
+        check(Own(Tokens(50, 8)), -torch.ones(2, 16))
+
+
 def test_a_registered_network_is_built_like_our_own(table):
     @register("own")
     class Wide(Network):
