@@ -116,6 +116,8 @@ def tabulate(
     for one in each:
         space = spaces.read(search_space, one.algorithm.name)
         space = spaces.grid_space(axes, space) if axes else space
+        if axes or search_space is not None:  # as `tune` takes a file: epochs in place of steps that are recommended
+            one = spaces.in_unit_of(space, one, held)
         settings.append(Settings.of(one, space, metric=metric, hold=held, environments=named, vary=varied or None))
     plan = TablePlan.of(settings, CONFIGURATIONS if configurations is None else configurations, seeds, axes)
     if not axes and (anyway := searched_anyway(settings, config=config, preset=preset)):

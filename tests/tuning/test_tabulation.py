@@ -3,6 +3,7 @@
 import json
 import math
 from contextlib import contextmanager
+from importlib import import_module
 from types import SimpleNamespace
 from typing import ClassVar
 
@@ -483,6 +484,23 @@ def test_dry_run_says_the_number_of_runs(tmp_path, monkeypatch):
     assert found.exit_code == 0, found.output
     assert found.stdout.startswith("96 runs, half of them on test data (3, 3 configurations, 4 seeds), ")
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("words", [["--search-space", "own.yaml"], ["--grid", "training.local_epochs=1,2,3"]])
+def test_epochs_that_a_user_varies_replace_recommended_steps(words, tmp_path, monkeypatch):
+    """As in `tune`: pfedme recommends 20 local steps. They were kept, and epochs not varied; drdm needs its steps."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own.yaml").write_text("training.local_epochs: {int: [1, 3]}\n")
+    made = []
+    monkeypatch.setattr(import_module("pfl_ops.cli.tabulate"), "_estimated", lambda plan, *_: made.append(plan) or "")
+    some = ["--dataset", "digits", "--model", "mlp", "--rounds", "1", "--out", "t.parquet", "--dry-run"]
+    found = command("tabulate", "pfedme", *some, *words)
+    assert found.exit_code == 0, found.output
+    [points] = made[0].points
+    assert sorted(point["training.local_epochs"] for point in points) == [1, 2, 3]
+    assert {run.experiment.training.local_steps for run in made[0].runs} == {None}
+    found = command("tabulate", "drdm", *some, *words)
+    assert found.exit_code == 2 and "training.local_epochs: " in found.stderr and "local_steps" in found.stderr
 
 
 @pytest.mark.slow
