@@ -9,7 +9,7 @@ from pfl_ops import spaces
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.errors import PflOpsError
 from pfl_ops.spaces import MethodSpace
-from pfl_ops.tuning import Settings
+from pfl_ops.tuning import Settings, tune
 from pfl_ops.tuning.commands.terms import settings_of
 from pfl_ops.tuning.studies.budget import StudyLimits
 
@@ -202,12 +202,12 @@ def test_a_users_spaces_are_taken_as_they_are_unless_they_have_a_common_one(tmp_
 
 
 def test_a_users_range_of_epochs_is_varied_where_a_method_recommends_steps(tmp_path):
-    """The same file for both methods: pfedme's 20 recommended steps give way to the file's epochs."""
+    """One file, or space, for both methods: pfedme's 20 recommended steps give way to its epochs."""
     file = tmp_path / "mine.yaml"
     file.write_text("training.lr: {float: [0.001, 0.05]}\ntraining.local_epochs: {int: [1, 5]}\n")
-    both = settings("fedavg", "pfedme", space=file)
+    several = [settings("fedavg", "pfedme", space=space) for space in (file, spaces.read(file, "pfedme"))]
     alone = Settings.of(Experiment.of("pfedme", dataset="digits"), file)
-    for found in (*both.values(), alone):
+    for found in (*several[0].values(), *several[1].values(), alone):
         assert found.space.keys == ("training.lr", "training.local_epochs")
         assert found.experiment.training.local_steps is None
     by_steps = Experiment.of("pfedme", dataset="digits", local_steps=20)
@@ -215,6 +215,12 @@ def test_a_users_range_of_epochs_is_varied_where_a_method_recommends_steps(tmp_p
     assert held.space.keys == ("training.lr",) and held.experiment.training.local_steps == 20
     with pytest.raises(PflOpsError, match=r"mine\.yaml: training\.local_epochs: drdm needs training\.local_steps set"):
         Settings.of(Experiment.of("drdm", dataset="digits"), file)
+    with pytest.raises(PflOpsError, match=r"in Python: training\.local_epochs: drdm needs training\.local_steps set"):
+        tune(
+            Experiment.of("drdm", dataset="digits"),
+            space=spaces.parse("training.local_epochs: {int: [1, 5]}", "in Python"),
+            home=tmp_path,
+        )
 
 
 def test_settings_with_a_common_part_are_read_as_they_were_recorded():

@@ -60,7 +60,7 @@ def settings_of(
     for one, method in zip(experiments, methods, strict=True):
         try:
             own = space if isinstance(space, Space) else spaces.read(space, method)
-            as_given = isinstance(space, str | Path) and not (several and common)
+            as_given = space is not None and not (several and common)
             alone[method] = MethodSpace(spaces.in_unit_of(own, one, hold) if as_given else one, own)
         except PflOpsError as error:
             wrong[method] = str(error)

@@ -17,7 +17,7 @@ from pfl_ops.errors import PflOpsError
 from pfl_ops.federation.settings import Execution
 from pfl_ops.jobs.resources import joining
 from pfl_ops.registry import load_plugin
-from pfl_ops.spaces import Space, at_ends
+from pfl_ops.spaces import Space, at_ends, in_unit_of
 from pfl_ops.tracking import Run, Store, WorkFolder, provenance
 from pfl_ops.tracking.provenance import described
 from pfl_ops.tracking.runs.finished import CHOICE, choice_tag
@@ -172,7 +172,7 @@ def tune(
     warm: WarmStart | None = None
     if experiment is not None:
         settings = Settings.of(
-            experiment,
+            in_unit_of(space, experiment, hold) if isinstance(space, Space) else experiment,
             space,
             limits,
             metric,
