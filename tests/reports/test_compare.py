@@ -1239,7 +1239,7 @@ def test_pictures_have_no_line_of_which_a_seed_diverged(store: Any, monkeypatch:
     The caption counted them among the repetitions of the curves, which it does not have.
     """
     table = pd.DataFrame({"client": [0, 1], "stage": ["L1", "L1"], "local": [0.5, 0.9]})
-    monkeypatch.setattr("pfl_ops.tracking.finished.TrackedRun.clients", table)
+    monkeypatch.setattr("pfl_ops.tracking.runs.finished.TrackedRun.clients", table)
     whole = go(store, target=0.6)
     lines = tuple(
         replace(line, diverged=("seed 2 diverged at round 7",)) if line.label == "ditto" else line
