@@ -86,6 +86,18 @@ def test_where_accuracy_does_not_fall_with_beta():
     }
 
 
+@pytest.mark.parametrize("name", ["fig3b", "fig4a"])
+def test_claims_that_all_readings_have_to_bear_say_so(name):
+    """One reading of the Fisher information refutes such a claim, and one of the three is a departure of ours."""
+    suite = SUITES[name]
+    for claim in suite.claims:
+        assert [one.where for one in verdicts(name)[claim.text].instances] == ["sample", "dataset", "batch"]
+        assert "three readings" in claim.text and "our departure" in claim.remark
+    sources = {cell.name: suite.sources_of(cell)["algorithm.fisher"].kind for cell in suite.cells}
+    assert sources == {"sample": "departure", "dataset": "stated", "batch": "assumption"}
+    assert suite.axes["fisher"]["sample"].title.endswith("(ours)")
+
+
 @pytest.mark.parametrize("suite", fedas.SUITES, ids=list(SUITES))
 def test_every_number_of_the_paper_has_a_value(suite):
     assert all(number.value is not None for _, _, number in suite.numbers())
