@@ -14,6 +14,7 @@ VALIDATION_SHARE = "evaluation.validation_share"
 ABSENT = "evaluation.absent"
 SCORED = ("evaluation.subset", "evaluation.clients", VALIDATION_SHARE, ABSENT)
 """Settings that say which clients and samples are scored."""
+EQUAL_TESTS = "evaluation.equal_tests"  # the weights of clients' test sets in synthetic views
 ENGINE = "engine."
 BEST_ROUNDS = (
     "best rounds were chosen on the data that they are scored on (of noisier scores the best is higher by chance), so "
@@ -123,6 +124,7 @@ def complaints(rows: LabelledRuns, at: At, metric: str, target_metric: str) -> l
         ),
         _differing(rows, "the engine's results are of other versions", ENGINE),
         _differing(rows, "other clients or subsets are scored", SCORED),
+        _settings(rows, "clients' test sets count otherwise", EQUAL_TESTS) if _is_synthetic(metric) else "",
         _cohorts(rows, metric, by_round=at == "best" or bool(target_metric)),
         _numbers_at_l2(rows, metric),
         BEST_ROUNDS if at == "best" and len(rows) > 1 else "",
@@ -141,9 +143,9 @@ def differing(a: Result, b: Result, metric: str = "acc") -> list[str]:
     What is compared are two methods with their own hyper-parameters; or one method under two ways of training.
     A setting that one of the two does not have (it was made by an earlier version) is not counted, nor one that both
     chose from one common space under one budget (`Result.chosen`). The clients behind a `metric` that is scored at L2
-    on a cohort alone count too.
+    on a cohort alone count too, and for one of a synthetic view the weights of its test sets.
     """
-    counted = (*GROUND, "participation.", "training.", ENGINE, *SCORED)
+    counted = (*GROUND, "participation.", "training.", ENGINE, *SCORED, *[EQUAL_TESTS] * _is_synthetic(metric))
     found = [
         path
         for path, value in a.settings.items()
@@ -158,6 +160,11 @@ def differing(a: Result, b: Result, metric: str = "acc") -> list[str]:
         "the cohort": scored_cohort(a, metric) != scored_cohort(b, metric),
     }
     return [*found, *(what for what, is_so in further.items() if is_so)]
+
+
+def _is_synthetic(metric: str) -> bool:
+    """True if a score is of clients' test sets joined with those of others, see `metrics.synthetic`."""
+    return "synthetic_" in metric
 
 
 def comparable(a: Result, b: Result, metric: str) -> bool:

@@ -1006,6 +1006,20 @@ def test_trials_of_a_cohort_stand_beside_trials_of_all_clients_without_a_p_value
     assert not found.groups[0].fair
 
 
+@pytest.mark.parametrize(("metric", "tested"), [("test/L1/synthetic_50/mean", False), ("acc", True)])
+def test_synthetic_views_of_other_weights_take_the_p_value(made: Any, shelf: Any, metric: str, tested: bool) -> None:
+    """One counts each client's test set alike, the other by its samples: two quantities. Other scores are the same."""
+    equal = {"evaluation.synthetic": (50,), "evaluation.equal_tests": True}
+    runs = [made("fliu", seed, 0.5 + seed / 100, **equal) for seed in range(3)]
+    runs += [made("fedavg", seed, 0.3, **{"evaluation.synthetic": (50,)}) for seed in range(3)]
+    for run in runs:
+        run.metrics["final/test/L1/synthetic_50/mean"] = run.metrics["final/test/L1/local/mean"]
+    found = go(shelf(runs), metric=metric, with_clients=False)
+    told = "clients' test sets count otherwise: equal_tests=True ('fliu'); equal_tests=False ('fedavg')"
+    assert found.complaints == (() if tested else (told,))
+    assert found.groups[0].fair == tested and (found.lines[1].single_p is not None) == tested
+
+
 def test_results_of_another_version_of_the_engine_take_the_p_value(made: Any, shelf: Any) -> None:
     runs = [made("fliu", s, acc, tags={"pfl_ops.code": "version=2"}) for s, acc in enumerate((0.6, 0.7, 0.8))]
     runs += [made("fedavg", s, acc, tags={"pfl_ops.code": "version=1"}) for s, acc in enumerate((0.59, 0.68, 0.77))]
