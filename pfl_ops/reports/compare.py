@@ -22,6 +22,7 @@ from pfl_ops.reports.fairness import (
     ground,
     grouped,
     same_clients,
+    same_machines,
     same_partitions,
 )
 from pfl_ops.reports.labels import group_titles, labels
@@ -407,7 +408,7 @@ def _ordered(
     def alike(a: Line, b: Line) -> bool:
         if _has_one_of(late, a) or _has_one_of(late, b):
             return False
-        if at == "best" or not same_clients(a.runs, b.runs, metric):
+        if at == "best" or not (same_clients(a.runs, b.runs, metric) and same_machines(a.runs, b.runs, metric)):
             return False
         return not differing(a.runs[0], b.runs[0], metric) and same_partitions(a.runs, b.runs)
 

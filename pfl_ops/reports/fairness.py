@@ -15,6 +15,10 @@ ABSENT = "evaluation.absent"
 SCORED = ("evaluation.subset", "evaluation.clients", VALIDATION_SHARE, ABSENT)
 """Settings that say which clients and samples are scored."""
 EQUAL_TESTS = "evaluation.equal_tests"  # the weights of clients' test sets in synthetic views
+MEASURED = ("seconds", "per_second", "mib")
+"""Ends of the metrics that a machine decides: time, speed, memory."""
+MACHINE = ("pfl_ops.device", "pfl_ops.cpu", "pfl_ops.threads", "pfl_ops.workers")
+"""Tags of what a run was computed on."""
 ENGINE = "engine."
 BEST_ROUNDS = (
     "best rounds were chosen on the data that they are scored on (of noisier scores the best is higher by chance), so "
@@ -81,6 +85,11 @@ def same_clients(a: Sequence[Result], b: Sequence[Result], metric: str) -> bool:
     return not _numbers_at_l2({"a": a, "b": b}, metric)
 
 
+def same_machines(a: Sequence[Result], b: Sequence[Result], metric: str) -> bool:
+    """True if in every seed that both have a time, a speed or a memory was measured on one kind of machine."""
+    return not _machines({"a": a, "b": b}, metric)
+
+
 def rounds_scored(run: Result, metric: str) -> tuple[int, ...]:
     """Return the rounds after the start in which a metric was scored.
 
@@ -127,6 +136,7 @@ def complaints(rows: LabelledRuns, at: At, metric: str, target_metric: str) -> l
         _settings(rows, "clients' test sets count otherwise", EQUAL_TESTS) if _is_synthetic(metric) else "",
         _cohorts(rows, metric, by_round=at == "best" or bool(target_metric)),
         _numbers_at_l2(rows, metric),
+        _machines(rows, metric),
         BEST_ROUNDS if at == "best" and len(rows) > 1 else "",
         other_best_of(rows) if at == "best" else "",
         _other_rounds_to(rows, target_metric) if target_metric else "",
@@ -206,6 +216,19 @@ def _numbers_at_l2(rows: LabelledRuns, metric: str) -> str:
     """Return the line on seeds in which scores at L2 are of other numbers of clients, see `clients_at_l2`."""
     seeds = _seeds_apart(rows, lambda run: clients_at_l2(run) if "/L2/" in run.key(metric) else None)
     return f"a score at L2 is of other clients in seed {seeds}" if seeds else ""
+
+
+def _machines(rows: LabelledRuns, metric: str) -> str:
+    """Return the line on seeds in which times, speeds or memory were measured on other machines, or with other threads.
+
+    Results do not depend on it, so that no setting says it.
+    """
+
+    def machine(run: Result) -> str | None:
+        return ", ".join(run.tags.get(tag, "") for tag in MACHINE).strip(" ,") or None
+
+    seeds = _seeds_apart(rows, machine) if metric.endswith(MEASURED) else ""
+    return f"{metric} was measured on other devices, processors, threads or workers in seed {seeds}" if seeds else ""
 
 
 def _other_rounds_to(rows: LabelledRuns, metric: str) -> str:

@@ -1020,6 +1020,26 @@ def test_synthetic_views_of_other_weights_take_the_p_value(made: Any, shelf: Any
     assert found.groups[0].fair == tested and (found.lines[1].single_p is not None) == tested
 
 
+@pytest.mark.parametrize(
+    ("metric", "device", "tested"),
+    [("cost/train_seconds", "cuda", False), ("cost/train_seconds", "cpu", True), ("cost/up_bytes", "cuda", True)],
+)
+def test_times_on_another_machine_take_the_p_value(
+    made: Any, shelf: Any, metric: str, device: str, tested: bool
+) -> None:
+    """A method on a GPU was the best, faster with p < 0.05, beside one on a CPU. What is sent does not depend on it."""
+    runs = []
+    for method, on, seconds in (("fliu", device, 1.0), ("fedavg", "cpu", 2.0)):
+        for seed in range(4):
+            runs.append(made(method, seed, tags={"pfl_ops.device": on, "pfl_ops.threads": "2"}))
+            runs[-1].metrics[f"total/{metric}"] = runs[-1].metrics[metric] = seconds + seed / 100 * seconds
+    found = go(shelf(runs), metric=metric, with_clients=False, with_curves=False)
+    told = f"{metric} was measured on other devices, processors, threads or workers in seed 0, 1, 2, 3"
+    assert found.complaints == (() if tested else (told,))
+    assert ahead(found, found.groups[0], found.lines[0]) == ("best" if tested else "lowest")
+    assert (found.lines[1].single_p is not None) == tested
+
+
 def test_results_of_another_version_of_the_engine_take_the_p_value(made: Any, shelf: Any) -> None:
     runs = [made("fliu", s, acc, tags={"pfl_ops.code": "version=2"}) for s, acc in enumerate((0.6, 0.7, 0.8))]
     runs += [made("fedavg", s, acc, tags={"pfl_ops.code": "version=1"}) for s, acc in enumerate((0.59, 0.68, 0.77))]
