@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from pfl_ops import metrics
+from pfl_ops.display.tables import LOSS
 from pfl_ops.results import At, Result
 
 LabelledRuns = Mapping[str, Sequence[Result]]
@@ -10,6 +11,7 @@ SHOWN = 2  # rows named for a value
 FEW = 4  # rounds that are listed one by one
 ROUNDS = "training.rounds"
 PARTITION_SEED = "partition.seed"
+LOSS_SETTING = "training.loss"
 VALIDATION_SHARE = "evaluation.validation_share"
 ABSENT = "evaluation.absent"
 SCORED = ("evaluation.subset", "evaluation.clients", VALIDATION_SHARE, ABSENT)
@@ -136,6 +138,7 @@ def complaints(rows: LabelledRuns, at: At, metric: str, target_metric: str) -> l
         _settings(rows, "clients' test sets count otherwise", EQUAL_TESTS) if _is_synthetic(metric) else "",
         _cohorts(rows, metric, by_round=at == "best" or bool(target_metric)),
         _numbers_at_l2(rows, metric),
+        _settings(rows, f"{metric} is of other losses", LOSS_SETTING) if _defines(LOSS_SETTING, metric) else "",
         _machines(rows, metric),
         BEST_ROUNDS if at == "best" and len(rows) > 1 else "",
         other_best_of(rows) if at == "best" else "",
@@ -161,7 +164,7 @@ def differing(a: Result, b: Result, metric: str = "acc") -> list[str]:
         for path, value in a.settings.items()
         if path.startswith(counted)
         and value != b.settings.get(path, value)
-        and not (a.method == b.method and path.startswith("training.") and path != ROUNDS)
+        and not (a.method == b.method and _is_compared(path, metric))
         and not (a.common == b.common and path in a.chosen)
         and not (path == VALIDATION_SHARE and a.split == b.split == "test")
     ]
@@ -172,6 +175,16 @@ def differing(a: Result, b: Result, metric: str = "acc") -> list[str]:
     return [*found, *(what for what, is_so in further.items() if is_so)]
 
 
+def _is_compared(path: str, metric: str) -> bool:
+    """True if a setting is one of training under which a metric can be called better."""
+    return path.startswith("training.") and path != ROUNDS and not _defines(path, metric)
+
+
+def _defines(path: str, metric: str) -> bool:
+    """True if a setting says what a metric is of: `training.loss`, or its code, of the training loss."""
+    return metric == LOSS and path.startswith(LOSS_SETTING)
+
+
 def _is_synthetic(metric: str) -> bool:
     """True if a score is of clients' test sets joined with those of others, see `metrics.synthetic`."""
     return "synthetic_" in metric
@@ -179,7 +192,7 @@ def _is_synthetic(metric: str) -> bool:
 
 def comparable(a: Result, b: Result, metric: str) -> bool:
     """True if one of two runs can be called better: they differ in method and training only, and in no trial's role."""
-    return _role(a) == _role(b) and all(p.startswith("training.") and p != ROUNDS for p in differing(a, b, metric))
+    return _role(a) == _role(b) and all(_is_compared(path, metric) for path in differing(a, b, metric))
 
 
 def same_partitions(a: Sequence[Result], b: Sequence[Result]) -> bool:

@@ -1040,6 +1040,21 @@ def test_times_on_another_machine_take_the_p_value(
     assert (found.lines[1].single_p is not None) == tested
 
 
+@pytest.mark.parametrize(("metric", "tested"), [("train/loss", False), ("acc", True)])
+def test_training_losses_of_other_losses_take_the_p_value(made: Any, shelf: Any, metric: str, tested: bool) -> None:
+    """One method under two losses is compared by its scores; the two losses are two quantities."""
+    runs = [made("fedavg", seed, 0.5 + seed / 100) for seed in range(4)]
+    runs += [made("fedavg", seed, 0.3) for seed in range(4)]
+    for i, run in enumerate(runs):
+        run.params["training.loss"] = "cross_entropy" if i < 4 else "focal"
+        run.tags["pfl_ops.group_hash"] = run.params["training.loss"]
+        run.metrics["train/loss"] = (0.5 if i < 4 else 0.1) + int(run.params["seed"]) / 100 * (1 + i // 4)
+    found = go(shelf(runs), metric=metric, with_clients=False)
+    told = "train/loss is of other losses: loss=focal ('fedavg, loss focal'); loss=cross_entropy"
+    assert [line.startswith(told) for line in found.complaints] == [True] * (not tested)
+    assert found.groups[0].fair == tested and (found.lines[1].single_p is not None) == tested
+
+
 def test_results_of_another_version_of_the_engine_take_the_p_value(made: Any, shelf: Any) -> None:
     runs = [made("fliu", s, acc, tags={"pfl_ops.code": "version=2"}) for s, acc in enumerate((0.6, 0.7, 0.8))]
     runs += [made("fedavg", s, acc, tags={"pfl_ops.code": "version=1"}) for s, acc in enumerate((0.59, 0.68, 0.77))]
