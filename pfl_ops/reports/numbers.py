@@ -90,5 +90,7 @@ def rounds_text(reached: Mapping[int, float | None]) -> str:
     if not there:
         return "never"
     if len(there) < len(reached):
-        return f"{mean_std(there.values())[0]:.3g} ({len(there)} of {len(reached)})"
+        mean = mean_std(there.values())[0]
+        text = f"{mean:.3g}" if mean < 100 else f"{mean:.0f}"  # never 1.5e+03
+        return f"{text} ({len(there)} of {len(reached)})"
     return f"{there.popitem()[1]:.0f}" if len(there) == 1 else spread(there, 1)

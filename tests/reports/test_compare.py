@@ -1348,6 +1348,7 @@ def test_numbers_as_people_read_them() -> None:
     assert in_unit({0: 0.5}, "L2/local/q10") == {0: 50.0} and in_unit({0: 0.5}, "method/gamma/mean") == {0: 0.5}
     assert (rounds_text({}), rounds_text({0: None}), rounds_text({0: 7})) == ("–", "never", "7")
     assert rounds_text({0: 7, 1: None, 2: 9}) == "8 (2 of 3)"
+    assert rounds_text({0: 1510, 1: None, 2: 1600}) == "1555 (2 of 3)"  # was 1.56e+03
     assert (title_of("acc"), title_of("L2/local/worst"), title_of("train/loss"), title_of("cost/up_bytes")) == (
         "Acc(L)+Acc(G) %", "L2 worst client %", "train/loss", "cost/up_bytes MiB",
     )  # fmt: skip
