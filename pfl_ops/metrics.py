@@ -1,7 +1,7 @@
 """Statistics over clients: from one value a client to the numbers that are tracked. Pure functions on NumPy arrays.
 
 Statistics are unweighted over clients: every client counts once, however much data it has. Accuracies are fractions.
-NaN stands for a client that has none, because it holds no sample to be scored on: it is left out and counted.
+NaN stands for a client that has none: of a local view, because it holds no sample to be scored on. It is left out.
 """
 
 import math

@@ -3,7 +3,8 @@
 No model answers twice: one that all clients share answers each sample once, however many views and clients ask, and
 one that a client holds in two stages (L1 and L2 of methods that train what they keep) is asked once a round. N models
 are scored on the pooled data in one large product where they are stacked. All draws here have generators of their own:
-no setting can move training. Clients without a held-out sample are left out (NaN).
+no setting can move training. Clients without a held-out sample have no local score (NaN); their models count in the
+global one.
 """
 
 import math
