@@ -9,7 +9,7 @@ makes it known; its keyword-only parameters become the fields `partition.*`. The
 import copy
 import hashlib
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Literal, TypeVar
 
 import numpy as np
@@ -116,13 +116,15 @@ class Scheme(Section):
     def _checked(self, clients: Sequence[np.ndarray], n: int, n_clients: int | None) -> ByClient[np.ndarray]:
         """Return the arrays of a scheme, sorted; its promises are checked, because it may be a user's."""
         if not isinstance(clients, ByClient):
+            _check_form(clients, self.kind)
             clients = list(clients)  # a user's may be any iterable
             for k, rows in enumerate(clients):
                 given = np.asarray(rows)
                 if given.ndim != 1 or (given.dtype.kind not in "iu" and len(given)):
+                    mask = ": np.flatnonzero(mask)" if given.dtype == bool else ""
                     raise PartitionError(
                         f"partition '{self.kind}' gave client {k} {given.dtype} {list(given.shape)}; expected sample "
-                        "numbers, whole numbers [n_k]"
+                        f"numbers, whole numbers [n_k]{mask}"
                     )
         if n_clients is not None and len(clients) != n_clients:
             raise PartitionError(f"partition '{self.kind}' made {len(clients)} clients instead of {n_clients}")
@@ -151,6 +153,22 @@ class Scheme(Section):
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle by name: the class is made at run time, so another process finds its own in the registry."""
         return _restore, (self.kind, self.model_dump(exclude_unset=True))
+
+
+def _check_form(clients: object, kind: str) -> None:
+    """Refuse the two other forms in which code for partitions keeps a division, with the way to a list.
+
+    Raises:
+        PartitionError: it is a dict of clients, or an owner for each sample.
+    """
+    due = "expected a list with the sample numbers of each client in turn"
+    if isinstance(clients, Mapping):
+        raise PartitionError(f"partition '{kind}' returned a dict; {due}: [parts[k] for k in range(n_clients)]")
+    if isinstance(clients, np.ndarray) and clients.ndim == 1 and clients.dtype != object:
+        raise PartitionError(
+            f"partition '{kind}' returned an array {clients.dtype} {list(clients.shape)}; {due}: "
+            "[np.flatnonzero(owner == k) for k in range(n_clients)]"
+        )
 
 
 def _restore(kind: str, values: dict[str, Any]) -> Scheme:

@@ -510,16 +510,21 @@ def test_a_scheme_of_ones_own_that_is_wrong_is_refused(monkeypatch: pytest.Monke
         return [labels == k for k in range(n_clients)]
 
     def owners(labels: np.ndarray, n_clients: int, *, rng: np.random.Generator) -> np.ndarray:
-        return np.arange(n_clients)
+        return rng.integers(0, n_clients, len(labels))
+
+    def parts(labels: np.ndarray, n_clients: int, *, rng: np.random.Generator) -> dict[int, np.ndarray]:
+        return {k: np.flatnonzero(labels == k) for k in range(n_clients)}  # as NIID-Bench's net_dataidx_map
 
     def fails(labels: np.ndarray, n_clients: int, *, rng: np.random.Generator) -> list[np.ndarray]:
         return [labels[len(labels)] for _ in range(n_clients)]
 
     assert refused("unseeded", unseeded).startswith("partition 'unseeded' drew two divisions from one seed; ")
     assert refused("masks", masks) == (
-        "partition 'masks' gave client 0 bool [40]; expected sample numbers, whole numbers [n_k]"
+        "partition 'masks' gave client 0 bool [40]; expected sample numbers, whole numbers [n_k]: np.flatnonzero(mask)"
     )
-    assert "gave client 0 int64 []; expected" in refused("owners", owners)
+    due = "expected a list with the sample numbers of each client in turn: ["
+    assert refused("parts", parts) == f"partition 'parts' returned a dict; {due}parts[k] for k in range(n_clients)]"
+    assert f"'owners' returned an array int64 [40]; {due}np.flatnonzero(owner == k)" in refused("owners", owners)
     failure = refused("fails", fails)
     assert failure.startswith("partition 'fails' failed: IndexError: index 40 is out of bounds")
     assert failure.endswith(f"(test_partition.py:{fails.__code__.co_firstlineno + 1})")
