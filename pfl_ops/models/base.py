@@ -219,7 +219,7 @@ def check(network: nn.Module, example: Tensor | None = None, name: str = "") -> 
     Raises:
         PflOpsError: no body or head, or a head that is no plain `nn.Linear`; parameters outside them, shared by them,
             frozen, or without a dimension; BatchNorm or other running statistics; a forward pass that fails, does not
-            give [B, L], or is not head(body(x)).
+            give [B, L], or is not head(body(x)), in training or in evaluation.
 
     >>> check(Network({"fc": nn.Linear(4, 3), "drop": nn.Dropout(0.5)}, 3, 2))  # trains one client at a time
     False
@@ -299,9 +299,12 @@ def _check_forward(network: nn.Module, example: Tensor, name: str) -> None:
     buffers = {key: value.clone() for key, value in network.named_buffers()}
     modes = {layer: layer.training for layer in network.modules()}
     head: nn.Linear = network.head  # type: ignore[assignment]
+    drawn: list[Tensor] = []  # in training: scores, twice, and features
     try:
         with torch.random.fork_rng(devices=[]), torch.no_grad():
             learning = [network(given) for given in (example, example, example[:1])]  # buffers might move, too
+            if type(network).forward is not Network.forward or exact_class(network) is None:
+                drawn = [_seeded(part, example) for part in (network, network, network.body)]  # type: ignore[arg-type]
             network.eval()  # without dropout, so that two passes agree
             scores, features = network(example), network.body(example)  # type: ignore[operator]
             alone = network(example[:1])
@@ -328,12 +331,29 @@ def _check_forward(network: nn.Module, example: Tensor, name: str) -> None:
                 f"model '{name}': the scores of a sample depend on the other samples of its batch, and so on padding; "
                 "normalise within a sample (GroupNorm, LayerNorm)"
             )
-        if not torch.allclose(head(features), scores, rtol=1e-4, atol=1e-5, equal_nan=True):
+        if not _close(head(features), scores):
             raise PflOpsError(f"model '{name}': scores must be head(body(x)); move what else it computes into .body")
+        if drawn and _close(drawn[0], drawn[1]) and not _close(drawn[0], head(drawn[2])):
+            raise PflOpsError(
+                f"model '{name}': scores must be head(body(x)) in training too, where they are other ones; move what "
+                "else it computes (dropout) into .body"
+            )
         for key, value in network.named_buffers():
             if not torch.equal(value, buffers[key]):
                 value.copy_(buffers[key])
                 raise PflOpsError(f"model '{name}': buffer '{key}' changes in a forward pass; buffers must be constant")
+
+
+def _seeded(part: nn.Module, x: Tensor) -> Tensor:
+    """Return part(x), always with the same draws from PyTorch's generator."""
+    torch.random.default_generator.manual_seed(0)
+    out: Tensor = part(x)
+    return out
+
+
+def _close(one: Tensor, other: Tensor) -> bool:
+    """True if the same operations, perhaps in another order, can have given both."""
+    return one.shape == other.shape and torch.allclose(one, other, rtol=1e-4, atol=1e-5, equal_nan=True)
 
 
 def _alike(one: Tensor, other: Tensor) -> bool:

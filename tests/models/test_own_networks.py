@@ -184,6 +184,25 @@ class Scaled(Own):
         return 2 * super().forward(x)
 
 
+class ScaledInTraining(Own):
+    def forward(self, x):
+        return super().forward(2 * x if self.training else x)
+
+
+class TakesLast(Own):
+    """A body that gives more than features."""
+
+    def forward(self, x):
+        return self.head(self.body(x)[0])
+
+
+class DropsFeatures(Own):
+    """Dropout between body and head, which the engine, computing head(body(x)), would leave out."""
+
+    def forward(self, x):
+        return self.head(nn.functional.dropout(self.body(x), 0.5, self.training))
+
+
 @pytest.mark.parametrize(
     ("model", "words"),
     [
@@ -203,7 +222,11 @@ class Scaled(Own):
         (hooked_head(), "got one with hooks"),
         (Own(nn.Linear(16, 9)), "fails on inputs of shape"),
         (Own(nn.Linear(16, 8), nn.Unflatten(1, (1, 8))), r"scores must have shape \(3, 3\), got \(3, 1, 3\)"),
-        (Scaled(nn.Linear(16, 8)), r"scores must be head\(body\(x\)\)"),
+        (Scaled(nn.Linear(16, 8)), r"scores must be head\(body\(x\)\); move"),
+        (ScaledInTraining(nn.Linear(16, 8)), r"scores must be head\(body\(x\)\) in training too"),
+        (TakesLast(nn.LSTM(16, 8)), r"\.body's features must have shape \(3, 8\), got tuple"),
+        (DropsFeatures(nn.Linear(16, 8)), r"in training too, .* move what else it computes \(dropout\) into \.body"),
+        (DropsFeatures(nn.Linear(16, 8), nn.Dropout(0.5)), "in training too"),
     ],
     ids=lambda value: "" if isinstance(value, str) else type(value).__name__,
 )
