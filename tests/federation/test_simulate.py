@@ -753,3 +753,16 @@ def test_clients_of_one_class_and_one_sample() -> None:
     data: Clients = clients([[0], [1]], train=[[0], [1]])
     sim, _ = played(FLIU(), data=data, rounds=2)
     assert sim.final["final/test/L1/local/clients"] == 2
+
+
+def test_each_round_has_the_threads_of_its_own_run() -> None:
+    """Two simulations in one process in turns: PyTorch has one number of threads, and the last one built had set it."""
+    e = Experiment.of("fedavg", dataset="digits", model="linear", clients=4, rounds=2, **{"data.train_size": 50})
+    runs = [e.build(execution=Execution(device="cpu", way="loop", threads=n, workers=1)) for n in (1, 2)]
+    turns = [sim.run() for sim in runs]
+    seen = []
+    for _ in range(3):  # the start, and two rounds
+        for records in turns:
+            next(records)
+            seen.append(torch.get_num_threads())
+    assert seen[2:] == [1, 2, 1, 2] and [sim.resolved.threads for sim in runs] == [1, 2]

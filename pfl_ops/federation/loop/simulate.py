@@ -217,6 +217,7 @@ class Simulation:
     def _round(self, t: int) -> Record:
         if self.executions.at(t) != self.resolved:
             self._use(self.executions.at(t))
+        self._set_switches()
         last = t + 1 == self.training.rounds
         drawn = cohort.draw(self.method, self.state, self.task, self.participation, self._probabilities, t)
         r = self.round_at(t, drawn)
@@ -432,7 +433,7 @@ class Simulation:
         """Train and score with this execution from now on."""
         self.close()
         self.resolved = resolved
-        torch.set_num_threads(resolved.threads)
+        self._set_switches()
         compiled = resolved.kernels == "compiled"
         self.trainer = make_trainer(self.task, self.feed, self.training, resolved.stack, self._draws, compiled)
         if resolved.workers > 1:
@@ -447,6 +448,12 @@ class Simulation:
             self.method, self.scorer, self.round_at, self.wanted, resolved.chunk, row.numel() * row.element_size(),
             self.evaluation.stages,
         )  # fmt: skip
+
+    def _set_switches(self) -> None:
+        """Set what PyTorch has once a process; before each round, for another simulation may have set its own."""
+        torch.set_num_threads(self.resolved.threads)
+        if self._device.type == "cuda":
+            choose.switch(self.training.precision)
 
 
 def _round_at(
