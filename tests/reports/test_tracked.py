@@ -69,6 +69,23 @@ def test_a_configuration_with_a_new_seed_is_compared_only_if_it_is_named(made: A
     assert [run.kind for run in select(store, ["confirm-*"]).runs] == ["trial"]
 
 
+def test_a_pattern_that_other_runs_have_names_no_trials(made: Any, study: Any, shelf: Any) -> None:
+    """fliu* is also the label of each trial, "fliu trial-000", and the name of each repetition of one.
+
+    Both were compared as one line: the value by which a configuration was chosen among its new seeds.
+    """
+    tags = {"pfl_ops.kind": "confirmation"}
+    below = {"parent": "5" * 32, "experiment": "small"}
+    runs = [study("small", "5" * 32), made("fliu", 0, trial=0, name="000 fliu lr=0.1", **below)]
+    runs += [made("fliu", 1000, name="fliu confirm-000-seed1000", tags=tags, **below)]
+    runs += [made("fliu", 0, name="fliu final-seed0", **below)]
+    store = shelf([*runs, made("fliu", 3, name="fliu-seed3")])
+    assert names(store, "fliu*") == ["fliu final-seed0", "fliu-seed3"]
+    assert names(store, "fliu*", trials=True) == ["000 fliu lr=0.1", "fliu final-seed0", "fliu-seed3"]
+    assert names(store, "fliu trial-*") == ["000 fliu lr=0.1"]
+    assert names(store, "fliu conf*") == ["fliu confirm-000-seed1000"]
+
+
 def test_tests_of_a_former_choice_stay_out_unless_named(made: Any, study: Any, shelf: Any) -> None:
     """More trials may change a study's choice after its test: the better of two tested ones is chosen on test data."""
     above, tags = study("fliu-study", "5" * 32), {"pfl_ops.kind": "final"}
