@@ -183,7 +183,6 @@ def test_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     ("asked", "rest", "line"),
     [
         ({"way": "vmap"}, {"stackable": False}, "can't be stacked .*; use --way loop"),
-        ({"chunk": 5}, {"stackable": False}, "can't be stacked .*; use --way loop, without --chunk$"),
         ({"way": "loop", "chunk": 5}, {}, "^--way loop trains one client at a time, and --chunk 5 stacks them; leave"),
         ({"workers": 2}, {"on": torch.device("cuda")}, "workers share a cohort on a CPU; leave out --workers"),
         ({"workers": 2}, {"system": False}, "need anonymous shared memory .Linux.; use --workers 1"),

@@ -181,11 +181,9 @@ def scope_of(execution: Execution, on: torch.device, stackable: bool, cohort: in
         PflOpsError: what is asked for is not possible.
     """
     way, chunk, asked = execution.way, execution.chunk, execution.workers
-    stacks = way == "vmap" or (way == "auto" and (chunk or 1) > 1)
-    if stacks and not stackable:
+    if way == "vmap" and not stackable:
         raise PflOpsError(
             "this network or loss can't be stacked (dropout, recurrent layers, a loss with branches); use --way loop"
-            + (", without --chunk" if chunk else "")
         )
     if way == "loop" and (chunk or 1) > 1:
         raise PflOpsError(f"--way loop trains one client at a time, and --chunk {chunk} stacks them; leave out one")
