@@ -193,6 +193,7 @@ NUMBERS = [
     Bad("digits_400", f"{SET} training.rounds={'9' * 400}", "training.rounds (T) must be an integer in [1, 1,000,000]"),
     Bad("digits_5000", f"{SET} training.rounds={'9' * 5000}", "training.rounds (T) must be an integer"),
     Bad("hex_digits", f"{SET} training.rounds=0x{'f' * 90}", "got a number of 109 digits"),
+    Bad("chunk_and_loop", "run fedavg --way loop --chunk 5", "--way loop trains one client at a time, and --chunk 5"),
     Bad("flag_digits_400", f"run fedavg --rounds {'9' * 400}", "must be an integer in [1, 1,000,000], got '999"),
     Bad("scaling_name", f"{SET} data.scaling=halff", "data.scaling must be one of standard, half, unit or a list"),
     Bad(
