@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 if TYPE_CHECKING:
     from pfl_ops.config.experiment import Experiment as Experiment
     from pfl_ops.jobs.repeat import repeat as repeat
-    from pfl_ops.reports.compare import compare as compare
+    from pfl_ops.reports.comparison.compare import compare as compare
     from pfl_ops.runs import run as run
     from pfl_ops.tuning import tune as tune
     from pfl_ops.tuning.commands.benchmark import benchmark as benchmark
@@ -29,7 +29,7 @@ _WHERE = {
     "tune": "pfl_ops.tuning",
     "benchmark": "pfl_ops.tuning.commands.benchmark",
     "repeat": "pfl_ops.jobs.repeat",
-    "compare": "pfl_ops.reports.compare",
+    "compare": "pfl_ops.reports.comparison.compare",
 }
 
 

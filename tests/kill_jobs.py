@@ -24,8 +24,8 @@ from pfl_ops.data import store as cache
 from pfl_ops.data.partition_files import Recorded, read_partition, write_partition
 from pfl_ops.errors import PflOpsError
 from pfl_ops.files import write_whole
-from pfl_ops.reports.document import Document, Head, PageSection, Row, Table, TableCell
-from pfl_ops.reports.write import write
+from pfl_ops.reports.pages.document import Document, Head, PageSection, Row, Table, TableCell
+from pfl_ops.reports.pages.write import write
 from pfl_ops.tracking import Store
 from pfl_ops.tuning.session.begin import RUN, PreparedStudy, StudyOptions
 from pfl_ops.tuning.studies import study_database

@@ -1291,7 +1291,7 @@ def test_results_of_smoke_are_not_kept(words: tuple[str, ...], tmp_path: Path) -
 def test_reproduce_alone_runs_its_plan_and_lists_the_claims(monkeypatch: pytest.MonkeyPatch) -> None:
     """DRDM's Table 3 and Fig. 5 whole, at full; of FLIU two cells at medium, whose rounds are changed."""
     from pfl_ops.papers.default_plan import LARGER
-    from pfl_ops.reports.verdicts import ClaimSummary
+    from pfl_ops.reports.suites.verdicts import ClaimSummary
 
     plans: list[Any] = []
 

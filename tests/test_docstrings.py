@@ -29,7 +29,7 @@ FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 READER = "reader_of_docstrings"
 """The module that examples are run in; methods, networks, partitions and losses that they register are forgotten."""
 ELSEWHERE = {
-    "pfl_ops.reports.compare": "tests/reports/test_compare.py",
+    "pfl_ops.reports.comparison.compare": "tests/reports/test_compare.py",
     "pfl_ops.results": "tests/test_results.py",
     "pfl_ops.runs": "tests/test_runs.py",
     "pfl_ops.tracking.runs.store": "tests/test_docstrings.py",

@@ -31,7 +31,7 @@ from pfl_ops.federation.loop.diverged import Diverged
 from pfl_ops.federation.method.checked import MethodError
 from pfl_ops.federation.settings import Execution
 from pfl_ops.federation.state import checkpoint, durable
-from pfl_ops.reports.tracked import select
+from pfl_ops.reports.comparison.tracked import select
 from pfl_ops.results import DIVERGED, SUMMED, TOTAL
 from pfl_ops.tracking.runs.finished import experiment_of, read_ahead, result_of
 from pfl_ops.tracking.runs.store import RunInfo, Store

@@ -92,7 +92,7 @@ def _write(made: "Benchmark") -> Path:
     """The report's page, in ./reports/<name>."""
     from pfl_ops.cli.study_page import generated, shared
     from pfl_ops.reports import write
-    from pfl_ops.reports.leaderboard import leaderboard
+    from pfl_ops.reports.leaderboards.leaderboard import leaderboard
 
     first = next(iter(made.studies.values())).experiment
     about = {

@@ -58,7 +58,7 @@ def compare(
     check_work_folder(tracking_uri, "MLFLOW_TRACKING_URI")
 
     from pfl_ops.cli.compare_tables import show
-    from pfl_ops.reports.compare import compare as compared
+    from pfl_ops.reports.comparison.compare import compare as compared
 
     comparison = compared(
         *(names or ()),

@@ -9,8 +9,8 @@ from rich.table import Table
 from pfl_ops.cli.output import say
 from pfl_ops.comparison import Line
 from pfl_ops.metrics import is_neutral
-from pfl_ops.reports.compare import TEST_DESCRIPTIONS, Comparison, Group
-from pfl_ops.reports.compared import (
+from pfl_ops.reports.comparison.compare import TEST_DESCRIPTIONS, Comparison, Group
+from pfl_ops.reports.comparison.compared import (
     SECONDS,
     TRAFFIC,
     ahead,
@@ -20,7 +20,7 @@ from pfl_ops.reports.compared import (
     size_of,
     text_of,
 )
-from pfl_ops.reports.compared_notes import best_notes, p_notes, scored_notes
+from pfl_ops.reports.comparison.compared_notes import best_notes, p_notes, scored_notes
 from pfl_ops.reports.numbers import (
     VIEWS,
     chance,

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from pfl_ops.federation.settings import Execution
     from pfl_ops.papers import Cell, KeptRuns, ScaleName, Suite
-    from pfl_ops.reports.suites import SuiteSummary
+    from pfl_ops.reports.suites.suites import SuiteSummary
     from pfl_ops.results import Result
     from pfl_ops.tuning.suites.cells import Reproduced
     from pfl_ops.tuning.suites.plans import ReproductionPlan
@@ -250,7 +250,7 @@ class _Keeper:
 
     def _report(self, found: "Reproduced") -> "SuiteSummary":
         """Write the report of a suite, in its folder and in its run."""
-        from pfl_ops.reports import suites
+        from pfl_ops.reports.suites import suites
 
         def counts(cell: str) -> "NDArray[np.int64] | None":
             jobs = found.part.jobs.get(cell)
@@ -267,7 +267,7 @@ class _Keeper:
         Suites of the package count on the page of claims if the folder has some of them.
         """
         from pfl_ops.papers import all_suites, results_files
-        from pfl_ops.reports import results_pages
+        from pfl_ops.reports.suites import results_pages
 
         done = {cell: each for cell, each in found.outcomes.items() if cell not in found.stand_ins}
         lost = {cell: each for cell, each in found.diverged.items() if cell not in found.stand_ins}

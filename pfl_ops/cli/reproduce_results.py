@@ -11,12 +11,12 @@ from pfl_ops.cli.output import out, say
 from pfl_ops.errors import PflOpsError, count
 from pfl_ops.papers import all_suites, results_files
 from pfl_ops.papers.default_plan import KEPT, LARGER
-from pfl_ops.reports import verdicts
-from pfl_ops.reports.suite import replaced
-from pfl_ops.reports.verdicts import number
+from pfl_ops.reports.suites import verdicts
+from pfl_ops.reports.suites.suite import replaced
+from pfl_ops.reports.suites.verdicts import number
 
 if TYPE_CHECKING:
-    from pfl_ops.reports.suites import SuiteSummary
+    from pfl_ops.reports.suites.suites import SuiteSummary
     from pfl_ops.tuning.suites.cells import Reproduced
 
 MOST_CLAIMS = 40  # that are listed one by one

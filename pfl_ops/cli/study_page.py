@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import pfl_ops
 from pfl_ops.display import tables
 from pfl_ops.errors import count, sentence
-from pfl_ops.reports.document import (
+from pfl_ops.reports.leaderboards.rows import score, table_of
+from pfl_ops.reports.pages.document import (
     Document,
     Head,
     ItemList,
@@ -22,8 +23,7 @@ from pfl_ops.reports.document import (
     TableCell,
     Text,
 )
-from pfl_ops.reports.rows import score, table_of
-from pfl_ops.reports.write import write
+from pfl_ops.reports.pages.write import write
 from pfl_ops.tuning.findings.pictures import in_theme
 from pfl_ops.units import in_words
 

@@ -1,18 +1,32 @@
 """Reports: what was measured as pages, tables and pictures.
 
-    document    a report as plain data
-    html, markdown, latex    what it looks like
-    write       its files in a folder
-    suite       a paper's table or figure, ours beside theirs
+Its rooms; each imports only those below it:
+
+    comparison     runs side by side
+    leaderboards   benchmarks and studies; beside `comparison`
+    suites         a paper's tables and figures, ours beside theirs; beside `comparison`
+    numbers        names, units and numbers of comparisons and leaderboards
+    pages          a report as plain data, and what it looks like
 
 None of these reads a store: they are given what they show.
 """
 
-from pfl_ops.reports.document import Document, Head, ItemList, PageSection, Panel, Picture, Row, Table, TableCell, Text
-from pfl_ops.reports.html import to_html
-from pfl_ops.reports.latex import to_latex
-from pfl_ops.reports.markdown import to_csv, to_markdown
-from pfl_ops.reports.write import write
+from pfl_ops.reports.pages.document import (
+    Document,
+    Head,
+    ItemList,
+    PageSection,
+    Panel,
+    Picture,
+    Row,
+    Table,
+    TableCell,
+    Text,
+)
+from pfl_ops.reports.pages.html import to_html
+from pfl_ops.reports.pages.latex import to_latex
+from pfl_ops.reports.pages.markdown import to_csv, to_markdown
+from pfl_ops.reports.pages.write import write
 
 __all__ = [
     "Document",

@@ -17,7 +17,7 @@ from pfl_ops.papers.provenance import Departure
 from pfl_ops.papers.rules import ChoiceRule, Choices
 from pfl_ops.papers.suite import Level
 from pfl_ops.papers.suite_run import SuiteRun
-from pfl_ops.reports.suites import SuiteSummary, changed_folder
+from pfl_ops.reports.suites.suites import SuiteSummary, changed_folder
 from pfl_ops.results import Result
 from pfl_ops.tuning.suites.cells import elsewhere
 from pfl_ops.tuning.suites.plans import Part

@@ -7,7 +7,7 @@ from toy_suite import ACC, TOY, G
 
 from pfl_ops.papers import Changes, Suite, find
 from pfl_ops.papers.suite_run import SuiteRun
-from pfl_ops.reports import verdicts
+from pfl_ops.reports.suites import verdicts
 from pfl_ops.results import Result
 
 

@@ -9,8 +9,8 @@ from documents import ROOT
 
 from pfl_ops.data.datasets import here
 from pfl_ops.papers import PAPERS, all_suites, results_files
-from pfl_ops.reports.results_pages import DECIDED, REDUCED
-from pfl_ops.reports.verdicts import STANDINGS, standings
+from pfl_ops.reports.suites.results_pages import DECIDED, REDUCED
+from pfl_ops.reports.suites.verdicts import STANDINGS, standings
 
 PAGE = (ROOT / "docs" / "reproduced.md").read_text(encoding="utf-8")
 

@@ -11,8 +11,8 @@ from pfl_ops.papers import PAPERS, PUBLIC, TITLES, Grid, Measure, Published, all
 from pfl_ops.papers.chosen import with_choices
 from pfl_ops.papers.rules import Choices
 from pfl_ops.papers.suite_run import SuiteRun
-from pfl_ops.reports import order, results_pages
-from pfl_ops.reports.markdown import to_markdown
+from pfl_ops.reports.pages.markdown import to_markdown
+from pfl_ops.reports.suites import order, results_pages
 from pfl_ops.results import Result
 from pfl_ops.statistics import Agreement
 from pfl_ops.tuning.commands.choosing import experiment_of

@@ -12,8 +12,8 @@ from toy_suite import ACC, TOY, G
 
 from pfl_ops.errors import PflOpsError
 from pfl_ops.papers import PAPERS, Measure, all_suites, results_files, suites
-from pfl_ops.reports import results_pages, verdicts
-from pfl_ops.reports.markdown import to_markdown
+from pfl_ops.reports.pages.markdown import to_markdown
+from pfl_ops.reports.suites import results_pages, verdicts
 from pfl_ops.results import Result
 
 COMMITTED = Path(__file__).parents[2] / "docs" / "results"

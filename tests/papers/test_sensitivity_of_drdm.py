@@ -6,7 +6,7 @@ import pytest
 
 from pfl_ops.data.datasets import here
 from pfl_ops.papers import find, results_files
-from pfl_ops.reports.verdicts import standings
+from pfl_ops.reports.suites.verdicts import standings
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
 NUMBERS = {"training.lr": "η", "training.local_steps": "τ", "partition.clients": "N", "algorithm.alpha": "α"}

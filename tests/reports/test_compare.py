@@ -23,17 +23,15 @@ from pfl_ops.cli.compare_tables import _columns, show
 from pfl_ops.comparison import Line, ordered
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.errors import PflOpsError
-from pfl_ops.reports import compare as compare_module
-from pfl_ops.reports import compared_cards
-from pfl_ops.reports import labels as labels_module
 from pfl_ops.reports import numbers as numbers_module
-from pfl_ops.reports.compare import Comparison, Group, compare
-from pfl_ops.reports.compared import ahead, costs, document, folded, highest, reading, results, text_of
-from pfl_ops.reports.compared_notes import OPTIMISTIC, best_notes, p_notes, scored_notes
-from pfl_ops.reports.document import Document, Picture, Table, Text
-from pfl_ops.reports.fairness import BEST_ROUNDS
-from pfl_ops.reports.html import to_html
-from pfl_ops.reports.labels import group_titles, labels
+from pfl_ops.reports.comparison import compare as compare_module
+from pfl_ops.reports.comparison import compared_cards
+from pfl_ops.reports.comparison import labels as labels_module
+from pfl_ops.reports.comparison.compare import Comparison, Group, compare
+from pfl_ops.reports.comparison.compared import ahead, costs, document, folded, highest, reading, results, text_of
+from pfl_ops.reports.comparison.compared_notes import OPTIMISTIC, best_notes, p_notes, scored_notes
+from pfl_ops.reports.comparison.fairness import BEST_ROUNDS
+from pfl_ops.reports.comparison.labels import group_titles, labels
 from pfl_ops.reports.numbers import (
     chance,
     difference_title,
@@ -45,6 +43,8 @@ from pfl_ops.reports.numbers import (
     target_title,
     title_of,
 )
+from pfl_ops.reports.pages.document import Document, Picture, Table, Text
+from pfl_ops.reports.pages.html import to_html
 from pfl_ops.results import SUMMED
 from pfl_ops.results import Result as FinishedRun
 from pfl_ops.tracking import Store

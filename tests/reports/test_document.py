@@ -32,7 +32,7 @@ from pfl_ops.reports import (
     to_markdown,
     write,
 )
-from pfl_ops.reports.latex import to_latex_document
+from pfl_ops.reports.pages.latex import to_latex_document
 
 NASTY = "a|b <script>alert('x')</script> & 50 % of $x_1$ #1 {y} ~ \\ ^"
 VOID = {"meta", "br", "img", "hr", "input", "link", "source"}

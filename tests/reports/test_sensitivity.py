@@ -1,7 +1,7 @@
 """The table of claims under changed settings."""
 
-from pfl_ops.reports.sensitivity import sensitivity
-from pfl_ops.reports.verdicts import ClaimSummary
+from pfl_ops.reports.suites.sensitivity import sensitivity
+from pfl_ops.reports.suites.verdicts import ClaimSummary
 
 
 def claim(text: str, ours: str, agrees: str = "", n: int = 0) -> ClaimSummary:

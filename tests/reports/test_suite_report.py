@@ -32,23 +32,11 @@ from pfl_ops.papers import (
 )
 from pfl_ops.papers.provenance import Departure, assumed, departed, stated
 from pfl_ops.papers.suite_run import SuiteRun
-from pfl_ops.reports import (
-    Document,
-    ItemList,
-    Picture,
-    Table,
-    TableCell,
-    Text,
-    charts,
-    suites,
-    to_csv,
-    to_html,
-    to_markdown,
-    verdicts,
-)
-from pfl_ops.reports.layout import signed, spread
-from pfl_ops.reports.suite import suite_report
-from pfl_ops.reports.verdicts import count
+from pfl_ops.reports import Document, ItemList, Picture, Table, TableCell, Text, to_csv, to_html, to_markdown
+from pfl_ops.reports.suites import charts, suites, verdicts
+from pfl_ops.reports.suites.layout import signed, spread
+from pfl_ops.reports.suites.suite import suite_report
+from pfl_ops.reports.suites.verdicts import count
 from pfl_ops.results import Result
 
 ACC, G, TO_90 = "test/L1/local/mean", "test/G/global/mean", "test/L1/local/mean@90"

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from pfl_ops.errors import PflOpsError
-from pfl_ops.reports.fairness import grouped
-from pfl_ops.reports.tracked import select
+from pfl_ops.reports.comparison.fairness import grouped
+from pfl_ops.reports.comparison.tracked import select
 from pfl_ops.results import SUMMED, Result
 from pfl_ops.tracking import RunInfo
 from pfl_ops.tracking.runs.finished import choice_tag, read_ahead, result_of

@@ -15,10 +15,10 @@ from pfl_ops import spaces, statistics, tuning
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.display import tables
 from pfl_ops.errors import PflOpsError
-from pfl_ops.reports import leaderboard as reports
-from pfl_ops.reports.compare import compare
-from pfl_ops.reports.document import Picture, Table
-from pfl_ops.reports.leaderboard import _ranking
+from pfl_ops.reports.comparison.compare import compare
+from pfl_ops.reports.leaderboards import leaderboard as reports
+from pfl_ops.reports.leaderboards.leaderboard import _ranking
+from pfl_ops.reports.pages.document import Picture, Table
 from pfl_ops.results import Result
 from pfl_ops.tracking import Store
 from pfl_ops.tracking.descriptions.views import view_address

@@ -16,7 +16,7 @@ from pfl_ops.jobs.job import Job
 from pfl_ops.jobs.report import Failure
 from pfl_ops.jobs.resources import ResourceShare
 from pfl_ops.jobs.runner import JobEvent
-from pfl_ops.reports.compare import compare
+from pfl_ops.reports.comparison.compare import compare
 from pfl_ops.tracking import Store
 from pfl_ops.tuning.session.confirm import SEED_OFFSET, Confirmations, judge
 from pfl_ops.tuning.studies import study_database

@@ -11,7 +11,7 @@ from optuna.trial import TrialState
 
 from pfl_ops.cli.study_page import page, shared, write_page
 from pfl_ops.config.experiment import Experiment
-from pfl_ops.reports.document import Picture
+from pfl_ops.reports.pages.document import Picture
 from pfl_ops.tuning import Study
 from pfl_ops.tuning.findings.pictures import NAMES, Pictures
 from pfl_ops.tuning.session.confirm import Confirmation

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from pfl_ops import figures
-from pfl_ops.reports.document import Document, Table, anchor
+from pfl_ops.reports.pages.document import Document, Table, anchor
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -20,7 +20,7 @@ def to_html(document: Document) -> str:
     """The whole page; light or dark as the reader's system is."""
     from markupsafe import Markup
 
-    style = files("pfl_ops").joinpath("reports", "style.css").read_text(encoding="utf-8")
+    style = files("pfl_ops").joinpath("reports", "pages", "style.css").read_text(encoding="utf-8")
     return _template().render(page=document, style=Markup(_figure_colours() + style))
 
 
@@ -31,7 +31,7 @@ def _template() -> "Template":
     from markupsafe import Markup
 
     environment = Environment(
-        loader=PackageLoader("pfl_ops", "reports"),
+        loader=PackageLoader("pfl_ops", "reports/pages"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

@@ -16,11 +16,11 @@ from pfl_ops.federation.loop.estimate import duration
 from pfl_ops.files import write_named
 from pfl_ops.papers import SCALES, TITLES
 from pfl_ops.papers.suite_run import SuiteRun
-from pfl_ops.reports import verdicts
-from pfl_ops.reports.document import Document, Head, Mark, PageSection, Row, Table, TableCell, Text
-from pfl_ops.reports.sensitivity import sensitivity
-from pfl_ops.reports.suite import replaced, suite_report
-from pfl_ops.reports.write import write
+from pfl_ops.reports.pages.document import Document, Head, Mark, PageSection, Row, Table, TableCell, Text
+from pfl_ops.reports.pages.write import write
+from pfl_ops.reports.suites import verdicts
+from pfl_ops.reports.suites.sensitivity import sensitivity
+from pfl_ops.reports.suites.suite import replaced, suite_report
 
 FILE = "summary.json"
 LONGEST_FOLDER = 80  # characters of a report's folder that is named after changed settings

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 
 from pfl_ops import csv_text
-from pfl_ops.reports.document import Document, ItemList, PageBlock, Picture, Table, TableCell, Text
+from pfl_ops.reports.pages.document import Document, ItemList, PageBlock, Picture, Table, TableCell, Text
 
 SPECIAL = re.compile(r"([\\|*_<>\[\]~#])")
 

@@ -14,7 +14,7 @@ from pfl_ops.config.arguments import checked
 from pfl_ops.csv_text import to_csv
 from pfl_ops.errors import PflOpsError, count, echo, in_a_line, nearest, sentence
 from pfl_ops.files import write_named
-from pfl_ops.reports.fairness import (
+from pfl_ops.reports.comparison.fairness import (
     CHOOSING,
     comparable,
     complaints,
@@ -25,16 +25,16 @@ from pfl_ops.reports.fairness import (
     same_machines,
     same_partitions,
 )
-from pfl_ops.reports.labels import group_titles, labels
+from pfl_ops.reports.comparison.labels import group_titles, labels
+from pfl_ops.reports.comparison.tracked import SelectedRuns, select
 from pfl_ops.reports.numbers import order_text, title_of
-from pfl_ops.reports.tracked import SelectedRuns, select
 from pfl_ops.results import BYTES, DIVERGED, At, Result
 from pfl_ops.tracking import Store
 from pfl_ops.tracking.runs.finished import read_ahead
 from pfl_ops.units import PERCENT, unit_of
 
 if TYPE_CHECKING:
-    from pfl_ops.reports.document import Document
+    from pfl_ops.reports.pages.document import Document
 
 BEST_ROUND = "best/round"
 TEST_DESCRIPTIONS: Mapping[Test, str] = {
@@ -99,12 +99,12 @@ class Comparison:
     with_curves: bool = True
 
     def __repr__(self) -> str:
-        from pfl_ops.reports.compared import size_of
+        from pfl_ops.reports.comparison.compared import size_of
 
         return f"Comparison({size_of(self)}, ordered {order_text(self.metric)})"
 
     def _repr_html_(self) -> str:
-        from pfl_ops.reports.compared_cards import card
+        from pfl_ops.reports.comparison.compared_cards import card
 
         return card(self)
 
@@ -127,7 +127,7 @@ class Comparison:
         "sent MiB" and so on. "Acc(L) % std" is a sample standard deviation, "95 % low" and "95 % high" are the ends of
         the difference's interval. "diverged seeds" is a number; a setting that has some has no mean.
         """
-        from pfl_ops.reports.compared import summary
+        from pfl_ops.reports.comparison.compared import summary
 
         return summary(self)
 
@@ -139,19 +139,19 @@ class Comparison:
         accuracies are fractions there. "param …" are settings. A mean over runs whose setting has "diverged seeds",
         which have no row, would be too good.
         """
-        from pfl_ops.reports.compared import by_run
+        from pfl_ops.reports.comparison.compared import by_run
 
         return by_run(self)
 
     def document(self) -> "Document":
         """The whole comparison as a report: tables, curves, clients, cost."""
-        from pfl_ops.reports.compared import document
+        from pfl_ops.reports.comparison.compared import document
 
         return document(self)
 
     def to_html(self, file: Path | str) -> Path:
         """Write the report as one page that needs nothing else."""
-        from pfl_ops.reports.html import to_html
+        from pfl_ops.reports.pages.html import to_html
 
         return write_named(file, to_html(self.document()))
 
@@ -161,8 +161,8 @@ class Comparison:
 
     def to_latex(self, file: Path | str) -> Path:
         """Write the tables of results, and those of rounds and costs, one each a group, for booktabs."""
-        from pfl_ops.reports.compared import COST_READING, costs, reading, results, warning
-        from pfl_ops.reports.latex import to_latex
+        from pfl_ops.reports.comparison.compared import COST_READING, costs, reading, results, warning
+        from pfl_ops.reports.pages.latex import to_latex
 
         lost = [map(sentence, _diverged(group.lines, ())) for group in self.groups]
         tables = [

@@ -9,10 +9,9 @@ import pandas as pd
 from pfl_ops import metrics
 from pfl_ops.comparison import EQUAL, LEVEL, Line, Test
 from pfl_ops.errors import count, sentence
-from pfl_ops.reports.compare import BEST_ROUND, TEST_DESCRIPTIONS, Comparison, Group
-from pfl_ops.reports.compared_notes import best_notes, p_notes, scored_notes
-from pfl_ops.reports.compared_pictures import pictures
-from pfl_ops.reports.document import Document, Head, Mark, PageBlock, PageSection, Row, Table, TableCell, Text, anchor
+from pfl_ops.reports.comparison.compare import BEST_ROUND, TEST_DESCRIPTIONS, Comparison, Group
+from pfl_ops.reports.comparison.compared_notes import best_notes, p_notes, scored_notes
+from pfl_ops.reports.comparison.compared_pictures import pictures
 from pfl_ops.reports.numbers import (
     MIB,
     VIEWS,
@@ -27,6 +26,18 @@ from pfl_ops.reports.numbers import (
     target_title,
     title_of,
     unit_of,
+)
+from pfl_ops.reports.pages.document import (
+    Document,
+    Head,
+    Mark,
+    PageBlock,
+    PageSection,
+    Row,
+    Table,
+    TableCell,
+    Text,
+    anchor,
 )
 from pfl_ops.results import At
 from pfl_ops.statistics import mean_std

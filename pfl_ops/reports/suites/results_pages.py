@@ -11,11 +11,11 @@ from pfl_ops.papers import PUBLIC, SCALES, TITLES, Suite
 from pfl_ops.papers.evidence import FARTHEST
 from pfl_ops.papers.results_files import COMMIT, TORCH, file_name
 from pfl_ops.papers.suite_run import SuiteRun
-from pfl_ops.reports import order, verdicts
-from pfl_ops.reports.document import Document, Head, PageBlock, PageSection, Row, Table, TableCell, Text
-from pfl_ops.reports.markdown import to_markdown
-from pfl_ops.reports.sensitivity import sensitivity
-from pfl_ops.reports.suite import diverged, numbers, replaced
+from pfl_ops.reports.pages.document import Document, Head, PageBlock, PageSection, Row, Table, TableCell, Text
+from pfl_ops.reports.pages.markdown import to_markdown
+from pfl_ops.reports.suites import order, verdicts
+from pfl_ops.reports.suites.sensitivity import sensitivity
+from pfl_ops.reports.suites.suite import diverged, numbers, replaced
 
 OVERVIEW = "README.md"
 DECIDED = ("holds", "does not hold")

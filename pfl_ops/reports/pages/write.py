@@ -9,10 +9,10 @@ from pathlib import Path
 from pfl_ops import figures
 from pfl_ops.errors import PflOpsError
 from pfl_ops.files import sync
-from pfl_ops.reports.document import Document, Picture, Table
-from pfl_ops.reports.html import to_html
-from pfl_ops.reports.latex import to_latex, to_latex_document
-from pfl_ops.reports.markdown import to_csv, to_markdown
+from pfl_ops.reports.pages.document import Document, Picture, Table
+from pfl_ops.reports.pages.html import to_html
+from pfl_ops.reports.pages.latex import to_latex, to_latex_document
+from pfl_ops.reports.pages.markdown import to_csv, to_markdown
 
 DRAFT = ".report-"
 

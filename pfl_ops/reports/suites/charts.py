@@ -14,7 +14,7 @@ from pfl_ops.comparison import Line
 from pfl_ops.papers import Allocation, Bars, Cell, Curves, Energy, Exhibit, Over
 from pfl_ops.papers.exhibits import level_number
 from pfl_ops.papers.suite_run import SuiteRun
-from pfl_ops.reports.document import Picture, Text
+from pfl_ops.reports.pages.document import Picture, Text
 from pfl_ops.results import Result
 
 NAMED = 4  # cells that were not run, up to which a caption names them

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from pfl_ops.reports.document import Head, Row, Table, TableCell
-from pfl_ops.reports.verdicts import STANDINGS, ClaimSummary
+from pfl_ops.reports.pages.document import Head, Row, Table, TableCell
+from pfl_ops.reports.suites.verdicts import STANDINGS, ClaimSummary
 
 NOTE = "Instances whose means are as claimed, which is no test, and the verdict with the number of seeds."
 

@@ -8,7 +8,7 @@ import pandas as pd
 from pfl_ops.errors import count, format_bytes
 from pfl_ops.federation.loop.estimate import duration
 from pfl_ops.papers.suite_run import SuiteRun
-from pfl_ops.reports.document import Head, ItemList, PageBlock, Row, Table, TableCell, Text
+from pfl_ops.reports.pages.document import Head, ItemList, PageBlock, Row, Table, TableCell, Text
 from pfl_ops.results import BYTES, Result
 
 TAGS = {

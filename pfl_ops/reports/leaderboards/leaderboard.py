@@ -10,7 +10,9 @@ import pandas as pd
 from pfl_ops import figures
 from pfl_ops.comparison import LEVEL, TEST_SEEDS, TESTS, Test
 from pfl_ops.display import tables
-from pfl_ops.reports.document import (
+from pfl_ops.reports.leaderboards.rows import finite, score, table_of
+from pfl_ops.reports.numbers import chance, difference_title, signed
+from pfl_ops.reports.pages.document import (
     Document,
     Head,
     ItemList,
@@ -22,8 +24,6 @@ from pfl_ops.reports.document import (
     Table,
     TableCell,
 )
-from pfl_ops.reports.numbers import chance, difference_title, signed
-from pfl_ops.reports.rows import finite, score, table_of
 from pfl_ops.units import PERCENT, mebibytes, unit_of
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import pandas as pd
 
 from pfl_ops.papers import SCALES, Cell, Grid, Measure
 from pfl_ops.papers.suite_run import SuiteRun
-from pfl_ops.reports.document import Head, Row, Table, TableCell
+from pfl_ops.reports.pages.document import Head, Row, Table, TableCell
 from pfl_ops.statistics import mean_std
 
 MEASURE = "measure"

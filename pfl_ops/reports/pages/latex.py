@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator
 
-from pfl_ops.reports.document import Document, ItemList, PageBlock, Picture, Row, Table, TableCell, Text
+from pfl_ops.reports.pages.document import Document, ItemList, PageBlock, Picture, Row, Table, TableCell, Text
 
 SIGNS = dict(
     pair.split(" ", 1)

@@ -8,7 +8,7 @@ from pfl_ops.papers import Claim, Instance, Verdict
 from pfl_ops.papers.conditions import CellNumber
 from pfl_ops.papers.evidence import FARTHEST
 from pfl_ops.papers.suite_run import OPTIMISER, SuiteRun
-from pfl_ops.reports.document import Head, Mark, PageBlock, Row, Table, TableCell, Text
+from pfl_ops.reports.pages.document import Head, Mark, PageBlock, Row, Table, TableCell, Text
 
 STANDINGS: Mapping[str, tuple[str, Mark]] = {
     "holds": ("✓ holds", "good"),

@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 from pfl_ops.errors import count
 from pfl_ops.papers import TITLES, Grid, Suite
 from pfl_ops.papers.suite_run import SuiteRun
-from pfl_ops.reports import background, charts, layout, order, origins, verdicts
-from pfl_ops.reports.document import Document, ItemList, PageBlock, PageSection, Text
+from pfl_ops.reports.pages.document import Document, ItemList, PageBlock, PageSection, Text
+from pfl_ops.reports.suites import background, charts, layout, order, origins, verdicts
 
 
 def suite_report(run: SuiteRun) -> Document:

@@ -6,8 +6,8 @@ from pfl_ops import metrics
 from pfl_ops.comparison import Line
 from pfl_ops.display.tables import covered, loss_notes, sampling_notes
 from pfl_ops.errors import count
-from pfl_ops.reports.compare import Comparison, Group
-from pfl_ops.reports.fairness import ABSENT, clients_at_l2, other_best_of, scored_cohort, some_labels
+from pfl_ops.reports.comparison.compare import Comparison, Group
+from pfl_ops.reports.comparison.fairness import ABSENT, clients_at_l2, other_best_of, scored_cohort, some_labels
 from pfl_ops.results import Result
 
 OPTIMISTIC = "best round: chosen on the data that it is scored on, so scores are too high on average"

@@ -6,7 +6,7 @@ from itertools import chain
 
 from pfl_ops.papers import Measure
 from pfl_ops.papers.suite_run import SuiteRun
-from pfl_ops.reports.document import Head, PageBlock, Row, Table, TableCell
+from pfl_ops.reports.pages.document import Head, PageBlock, Row, Table, TableCell
 from pfl_ops.statistics import Agreement, agreement
 
 METHOD = "method"

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from pfl_ops.reports.document import Head, Mark, Row, Table, TableCell
+from pfl_ops.reports.pages.document import Head, Mark, Row, Table, TableCell
 from pfl_ops.units import with_unit
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeAlias
 from pfl_ops.papers import Cell
 from pfl_ops.papers.provenance import Source
 from pfl_ops.papers.suite_run import SuiteRun
-from pfl_ops.reports.document import Head, Mark, PageBlock, Row, Table, TableCell, Text
+from pfl_ops.reports.pages.document import Head, Mark, PageBlock, Row, Table, TableCell, Text
 
 MOST_VALUES = 5  # rows of one setting; more are summed up in one
 UNKNOWN = "–"

@@ -5,11 +5,11 @@ from functools import partial
 from pfl_ops.display import cards
 from pfl_ops.display.tables import TableRows
 from pfl_ops.errors import count
-from pfl_ops.reports.compare import Comparison, Group
-from pfl_ops.reports.compared import folded, highest, results, size_of
-from pfl_ops.reports.compared_pictures import pictures
-from pfl_ops.reports.document import TableCell
+from pfl_ops.reports.comparison.compare import Comparison, Group
+from pfl_ops.reports.comparison.compared import folded, highest, results, size_of
+from pfl_ops.reports.comparison.compared_pictures import pictures
 from pfl_ops.reports.numbers import order_text
+from pfl_ops.reports.pages.document import TableCell
 
 MOST_OPEN = 3  # groups that are open and have a picture
 MOST_GROUPS = 12

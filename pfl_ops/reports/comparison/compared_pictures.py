@@ -9,9 +9,9 @@ import pandas as pd
 
 from pfl_ops import metrics
 from pfl_ops.comparison import SUMMED, Line
-from pfl_ops.reports.compare import Comparison, Group
-from pfl_ops.reports.document import Panel, Picture
+from pfl_ops.reports.comparison.compare import Comparison, Group
 from pfl_ops.reports.numbers import target_title, title_of
+from pfl_ops.reports.pages.document import Panel, Picture
 from pfl_ops.results import BYTES
 from pfl_ops.units import MIB, PERCENT, part_of, unit_of
 
