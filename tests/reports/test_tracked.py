@@ -98,6 +98,8 @@ def test_tests_of_a_former_choice_stay_out_unless_named(made: Any, study: Any, s
     assert names(store) == ["new", "alone"] and names(store, "fliu-study") == ["new"]
     assert select(store).former == {"fliu-study": 1} and select(store).late == {new.run_id}
     assert names(store, "old") == ["old"] and not select(store, ["old"]).former
+    assert names(store, "o*") == ["old"] and names(store, "*[dw]") == ["new"]  # the second names others, too
+    assert select(store, ["*[dw]"]).former == {"fliu-study": 1}
     assert select(store, ["new"]).late == {new.run_id} and not select(shelf([above, old, new])).late
     with pytest.raises(PflOpsError, match="there are only test runs of former choices of a study, whose"):
         names(shelf([now, old]))

@@ -64,7 +64,7 @@ def select(
         where: and of these only those that MLflow's search finds by this filter.
         tags: and of these only those with these tags. A filter or tag on `pfl_ops.scale` also selects smoke cells.
         trials: the trials of studies too; one that is named itself is always meant. So is an unfinished run. A name
-            with * that other runs have, too, as fliu*, names neither trials nor repetitions of them.
+            with * that other runs have, too, as fliu*, names neither trials, repetitions of them nor former choices.
     Raises:
         PflOpsError: nothing has that name (the message has the nearest), or nothing is left.
     """
@@ -132,7 +132,11 @@ def _named(
         close = nearest(name, allowed)
         hint = f"did you mean '{close}'?" if close else _there_are(known)
         raise PflOpsError(f"no run, study or experiment named '{echo(name)}'; {hint}")
-    others = [run for run in hits if not trial_label(run) and not is_confirmation(run)]
+    others = [
+        run
+        for run in hits
+        if not (trial_label(run) or is_confirmation(run) or is_of_former_choice(run, by_id.get(run.parent or "")))
+    ]
     of_any = any(sign in name for sign in "*?[") and bool(others)  # fliu*: no name of a trial, as trial-* is one
     itself = {run.run_id for run in (others if of_any else hits)} if name != "*" else set()
     above = {run.run_id for run in hits + places if HASH not in run.tags}
