@@ -163,6 +163,23 @@ def test_start_of_groups_of_equal_models_is_of_each(at_once: int, monkeypatch: p
     assert start.metrics["test/L1/global/worst"] == pytest.approx(2 / 8)
 
 
+@pytest.mark.parametrize(("shared", "said"), [(False, "None"), (True, "one model for all")])
+def test_models_of_some_clients_alone_are_refused(shared: bool, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Client 0 has a model of its own, and for the others `personal` gives one for all, which was scored as client
+    0's, too; or none."""
+    monkeypatch.setattr("pfl_ops.federation.scoring.stages.AT_ONCE", 1)
+
+    class Mixed(FedAvg):
+        def personal(self, s: Any, r: Any) -> Any:
+            if 0 in r.cohort.tolist():
+                return Models(s["central"][None], r.cohort)
+            return Models(s["central"]) if shared else None
+
+    run = simulation(Mixed(), rounds=1).run()
+    with pytest.raises(PflOpsError, match=f"returned a model each for some clients and {said} for others; expected"):
+        list(run)
+
+
 @pytest.mark.parametrize("scored", [0, 1, 2, 3], ids=["training", "L1", "L2", "G"])
 def test_run_goes_on_only_from_the_state_of_its_records(scored: int, tmp_path: Path) -> None:
     """Round 2 is interrupted (Ctrl-C) in the scores of a stage. Its training is in the state, and would be repeated.

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from pfl_ops import metrics
+from pfl_ops.federation.method.checked import MethodError
 from pfl_ops.federation.method.contract import Models, Stage, Stages, State
 from pfl_ops.federation.method.method import Method
 from pfl_ops.federation.method.round import Round
@@ -123,7 +124,13 @@ class StageScores:
             yield models
             for some in rest if models.clients is not None else ():
                 more = self.method.personal(s, self.round_at(t, some, purpose))
-                assert more is not None
+                if more is None or more.clients is None:
+                    name = getattr(self.method, "label", type(self.method).__name__)
+                    raise MethodError(
+                        f"method '{name}': personal() returned a model each for some clients and "
+                        f"{'None' if more is None else 'one model for all'} for others; expected "
+                        "Models(rows, r.cohort) for all of them"
+                    )
                 yield more
 
         return chunks()
