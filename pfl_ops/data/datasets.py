@@ -1,7 +1,6 @@
 """Data sets by name or by path, and the `data` part of an experiment."""
 
 import os
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,12 +11,12 @@ import numpy as np
 from pydantic import Field, field_validator, model_validator
 
 from pfl_ops import rng
-from pfl_ops.data import cut, npz, shakespeare, store, tables
+from pfl_ops.data import cut, owners, shakespeare, store
 from pfl_ops.data.features import Features
 from pfl_ops.data.npz import DataError, checked, read_npz
 from pfl_ops.data.scaling import FULL_SCALE, Constants, Scaling, constants
 from pfl_ops.data.tables import read_table
-from pfl_ops.errors import echo, unknown
+from pfl_ops.errors import unknown
 from pfl_ops.section import MOST_COUNT, Section
 
 PARTITION = "lsqs"
@@ -84,9 +83,6 @@ CONTENTS = {
 
 READERS = {".npz": read_npz, ".csv": read_table, ".parquet": read_table}
 """Ending of a data file -> its reader."""
-
-OWNER = re.compile(r"(client|user|owner|silo)(s|ids?|nos?|nrs?|numbers?|names?)?(train|test)?")
-"""Names, in lower case and letters alone, by which files of other programs call the owner of a sample."""
 
 Count = Annotated[int, Field(ge=1, le=MOST_COUNT)] | Literal["all"] | None
 
@@ -250,24 +246,8 @@ class Dataset:
         return (*self._remarks_on_owners(), *self._remarks_on_cut(), *self._remarks_on_classes())
 
     def _remarks_on_owners(self) -> tuple[str, ...]:
-        """A line if a file without clients has a column, or an array, whose name says the owner of a sample.
-
-        It is not read as such: the clients are made by a partition, and a column is a feature.
-        """
-        if self.source is None or self.files.has("client_train"):
-            return ()
-        is_table = READERS.get(self.source.suffix) is read_table
-        try:
-            names = tables.read_names(self.source) if is_table else npz.read_names(self.source)
-        except (OSError, ValueError, DataError):  # the file changed since: the cache has what is used
-            return ()
-        found = next((name for name in names if OWNER.fullmatch(re.sub("[^a-z]", "", name.lower()))), None)
-        if found is None:
-            return ()
-        name = echo(found, 30)
-        if is_table:
-            return (f"column '{name}' is a feature, and {self.name} has no clients; their column is named client",)
-        return (f"array '{name}' is left alone, and {self.name} has no clients; owners are client_train, client_test",)
+        """A line if a file of one's own has no clients, and a column whose name says the owner of a sample."""
+        return () if self.source is None or self.files.has("client_train") else owners.remarks(self.source, self.name)
 
     def _remarks_on_cut(self) -> tuple[str, ...]:
         """A line if the cut to `train_size` changes the shares of clients or classes by more than `SHIFT` of the data.

@@ -193,7 +193,7 @@ def test_owners_under_another_name_are_named(save: Save, name: str) -> None:
 
 
 def test_features_and_known_clients_make_no_line_on_owners(save: Save) -> None:
-    """A feature whose name only begins so, and a client's number beside `client`, are told nothing of."""
+    """No line about a feature whose name only begins so, nor about a client's number beside `client`."""
     assert load(DataSection(name=str(save(frame(client=None, user_age=np.arange(60)))))).remarks == ()
     assert load(DataSection(name=str(save(frame(client_id=np.arange(60) % 3))))).remarks == ()
 

@@ -323,8 +323,9 @@ def check_update(s: State, update: object) -> None:
 def check_models(
     models: object, task: Task, what: str = "", clients: Tensor | None = None, cohort: Tensor | None = None
 ) -> None:
-    """Refuse what can't be scored: no `Models`, rows of another length, dtype or device, clients without a row; `ctx`
-    that has not one row a client, and would answer for other clients than its own.
+    """Refuse what can't be scored: no `Models`, rows of another length, dtype or device, clients without a row.
+
+    `ctx` must have a row for each client, in the order of the models: rows of all N clients would be taken by position.
 
     Args:
         models: what the method gave. task: for the length of a model. what: where it stands, in the message.

@@ -1,0 +1,44 @@
+"""Owners of samples under other names than pfl-ops reads.
+
+Files of other programs have a column, or an array, `client_id` or `user`. It is not read as such: a partition makes the
+clients, and a column is a feature. So a line says what happens to it.
+"""
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+from pfl_ops.data import npz, tables
+from pfl_ops.data.npz import DataError
+from pfl_ops.errors import echo
+
+OWNER = re.compile(r"(client|user|owner|silo)(s|ids?|nos?|nrs?|numbers?|names?)?(train|test)?")
+"""Such names, in lower case and letters alone."""
+
+
+def owner_in(names: Iterable[str]) -> str | None:
+    """Return the first of these names that says the owner of a sample; None: none does.
+
+    >>> owner_in(["age", "Client_ID", "user"]), owner_in(["age", "client_income"])
+    ('Client_ID', None)
+    """
+    return next((name for name in names if OWNER.fullmatch(re.sub("[^a-z]", "", name.lower()))), None)
+
+
+def remarks(source: Path, name: str) -> tuple[str, ...]:
+    """Return the line on a file without clients that has such a column, or array; (): it has none.
+
+    Args:
+        source: a file of the user's own, .npz, .csv or .parquet. name: the data set's.
+    """
+    is_table = source.suffix in (".csv", ".parquet")
+    try:
+        found = owner_in(tables.read_names(source) if is_table else npz.read_names(source))
+    except (OSError, ValueError, DataError):  # the file changed since: the cache has what is used
+        return ()
+    if found is None:
+        return ()
+    shown = echo(found, 30)
+    if is_table:
+        return (f"column '{shown}' is a feature, and {name} has no clients; their column is named client",)
+    return (f"array '{shown}' is left alone, and {name} has no clients; owners are client_train, client_test",)
