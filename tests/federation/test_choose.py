@@ -68,7 +68,7 @@ def test_as_asked_or_as_timed(
     machine = Machine(FAST).use(monkeypatch)
     found, hints = resolved(machine, **asked, **rest)
     assert (found.way, found.chunk, found.device, found.threads, found.workers) == (way, chunk, "cpu", 1, 1)
-    assert bool(machine.asked) == timed and not hints
+    assert bool(machine.asked) == timed and len(hints) == ("chunk" in asked and "stackable" in rest)
     assert found.stack == (None if way == "loop" else chunk)
     assert found.torch == torch.__version__ and found.precision == "float32"
 
@@ -194,6 +194,15 @@ def test_what_is_refused(
     monkeypatch.setattr(choose.processes, "possible", lambda: rest.get("system", True))
     with pytest.raises(PflOpsError, match=line):
         choose.scope_of(Execution.model_validate(asked), rest.get("on", CPU), rest.get("stackable", True), 10)
+
+
+def test_a_chunk_without_effect_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine(TWO).use(monkeypatch)
+    why = "this network or loss can't be stacked (dropout, recurrent layers, a loss with branches)"
+    line = f"--chunk 3 has no effect: {why}"
+    for threads in (1, 2):  # nothing to choose, and one process or two
+        assert resolved(machine, stackable=False, chunk=3, threads=threads)[1] == [line]
+    assert resolved(machine, stackable=False, chunk=1)[1] == resolved(machine, chunk=3)[1] == []
 
 
 def test_other_systems_have_one_process(monkeypatch: pytest.MonkeyPatch) -> None:

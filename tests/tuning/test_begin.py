@@ -11,9 +11,10 @@ from pfl_ops import spaces
 from pfl_ops.algorithms import ALGORITHMS
 from pfl_ops.errors import PflOpsError
 from pfl_ops.federation.losses import LOSSES
+from pfl_ops.federation.settings import Execution
 from pfl_ops.tracking import Store
 from pfl_ops.tuning.commands import tune_study
-from pfl_ops.tuning.commands.terms import check_fair
+from pfl_ops.tuning.commands.terms import check_build, check_fair
 from pfl_ops.tuning.session.begin import PreparedStudy, StudyOptions, recorded_settings
 from pfl_ops.tuning.studies import study_database
 from pfl_ops.tuning.studies.budget import StudyLimits
@@ -191,3 +192,9 @@ def test_methods_of_a_benchmark_have_one_scheduler(plan):
     check_fair({"a": one, "b": one})
     with pytest.raises(PflOpsError, match="compared on the same scheduler: a has asha, b none"):
         check_fair({"a": one, "b": other})
+
+
+@pytest.mark.parametrize("asked", [{"chunk": 5}, {"way": "vmap"}, {"way": "vmap", "chunk": 5}])
+def test_a_first_build_takes_the_stacks_that_were_asked_for(asked):
+    """`tune a,b --chunk 5` said that it contradicts a `--way loop` that was not given."""
+    check_build(toy(), SimpleNamespace(execution=Execution(**asked), data_dir=None), "toy")

@@ -24,6 +24,7 @@ OTHERS: Mapping[tuple[str, Precision], tuple[Precision, ...]] = {
     ("cuda", "bfloat16"): ("tf32",),
 }
 """Precisions that are timed beside the run's own; who asks for float64 wants no other."""
+UNSTACKABLE = "this network or loss can't be stacked (dropout, recurrent layers, a loss with branches)"
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,8 @@ class Chosen:
     """An execution that was chosen.
 
     Attributes:
-        resolved: the execution. hints: a line where the timing says that another precision would be much faster.
+        resolved: the execution. hints: lines on what was asked for without effect, and on a precision that is much
+            faster by the timing.
         promised: samples a second of all executions that were timed; {}: there was nothing to choose.
     """
 
@@ -145,8 +147,10 @@ def resolve(
         return Resolved(on.type, way, stack, choice.threads, precision, torch.__version__, choice.workers, kernels)
 
     scope = scope_of(execution, on, stackable, work.cohort)
+    passed_over = not stackable and (execution.chunk or 1) > 1
+    lines = [f"--chunk {execution.chunk} has no effect: {UNSTACKABLE}"] if passed_over else []
     if scope.settled is not None:
-        return Chosen(resolved(scope.settled))
+        return Chosen(resolved(scope.settled), lines)
     others, samples = OTHERS.get((on.type, precision), ()), work.rounds * work.samples
     key = {
         **shapes, "batch": work.batch, "precision": precision, "torch": torch.__version__,
@@ -169,7 +173,7 @@ def resolve(
     line = hint(timing, precision)
     return Chosen(
         resolved(decide(timing, work, precision, scope)),
-        [line] if line else [],
+        [*lines, *([line] if line else [])],
         {resolved(choice): rate for choice, rate in promises(timing, work, precision, scope).items()},
     )
 
@@ -182,9 +186,7 @@ def scope_of(execution: Execution, on: torch.device, stackable: bool, cohort: in
     """
     way, chunk, asked = execution.way, execution.chunk, execution.workers
     if way == "vmap" and not stackable:
-        raise PflOpsError(
-            "this network or loss can't be stacked (dropout, recurrent layers, a loss with branches); use --way loop"
-        )
+        raise PflOpsError(f"{UNSTACKABLE}; use --way loop")
     if way == "loop" and (chunk or 1) > 1:
         raise PflOpsError(f"--way loop trains one client at a time, and --chunk {chunk} stacks them; leave out one")
     if (asked or 1) > 1 and on.type != "cpu":

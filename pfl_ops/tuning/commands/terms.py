@@ -124,7 +124,8 @@ def check_build(experiment: Experiment, means: StudyOptions, label: str) -> None
         label: begins the message.
     """
     here = means.execution.model_copy(update={"device": "cpu", "workers": 1, "threads": 1})
-    here = here.model_copy(update={"way": "loop" if here.way == "auto" else here.way, "chunk": here.chunk or 1})
+    if here.chunk is None:  # nothing is timed
+        here = here.model_copy(update={"way": "loop"} if here.way == "auto" else {"chunk": 1})
     try:
         with closing(experiment.build(data_dir=means.data_dir, execution=here)):
             pass
