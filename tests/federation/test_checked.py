@@ -12,11 +12,12 @@ import pytest
 import torch
 from little import Puppet, always, simulation
 from pydantic import PrivateAttr
+from torch import Tensor
 
 from pfl_ops.algorithms.base import Algorithm
 from pfl_ops.errors import PflOpsError
 from pfl_ops.federation.method.checked import CheckedMethod, MethodError, check_models
-from pfl_ops.federation.method.contract import ClientRows, Models, Rows
+from pfl_ops.federation.method.contract import ClientRows, Models, Net, Rows
 from pfl_ops.testing import quadratic_round
 
 
@@ -529,6 +530,20 @@ def test_models_of_other_clients_than_the_cohort_are_refused(clients: list[int],
         check_models(Models(theta, torch.tensor(clients)), r.task, "as stage 'L2'", cohort=r.cohort)
 
 
+def shifted(net: Net, w: Tensor, x: Tensor, bias: Tensor) -> Tensor:
+    return net(w, x) + bias
+
+
+def test_models_with_ctx_that_is_not_read_are_refused() -> None:
+    """The scores were those of the network alone."""
+    r = quadratic_round([0.0, 6.0, 9.0], clients=[1, 2])
+    theta = r.train(r.task.initial)
+    line = "Models with ctx bias as stage 'L2' and no predict, which alone reads it; expected both or none"
+    for models in (Models(theta, r.cohort, {"bias": theta}), Models(r.task.initial, ctx={"bias": torch.zeros(3)})):
+        with pytest.raises(PflOpsError, match=re.escape(line)):
+            check_models(models, r.task, "as stage 'L2'")
+
+
 @pytest.mark.parametrize(
     ("bias", "message"),
     [
@@ -545,8 +560,8 @@ def test_models_with_ctx_of_other_clients_are_refused(bias: Any, message: str) -
     """Rows of all three clients gave client 1 those of client 0, and to each chunk of clients the first ones."""
     r = quadratic_round([0.0, 6.0, 9.0], clients=[1, 2])
     theta = r.train(r.task.initial)
-    check_models(Models(theta, r.cohort, {"bias": torch.zeros(3)[r.cohort]}), r.task, cohort=r.cohort)
-    check_models(Models(r.task.initial, ctx={"bias": torch.zeros(3)}), r.task)
+    check_models(Models(theta, r.cohort, {"bias": torch.zeros(3)[r.cohort]}, shifted), r.task, cohort=r.cohort)
+    check_models(Models(r.task.initial, ctx={"bias": torch.zeros(3)}, predict=shifted), r.task)
     with pytest.raises(PflOpsError, match=re.escape(message)):
         check_models(Models(theta, r.cohort, {"bias": bias}), r.task, "as stage 'L2'", cohort=r.cohort)
 

@@ -315,6 +315,20 @@ def test_layer_that_ignores_the_parameters_it_is_given_is_refused() -> None:
     assert [m.training for m in given.modules()] == modes
 
 
+class AlwaysDrops(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return F.dropout(x, 0.5)
+
+
+def test_layer_that_draws_when_it_answers_is_refused() -> None:
+    """The message said that models have other scores when they are trained, of the network itself too."""
+    for inactive in (nn.Dropout(0.5), nn.RReLU()):
+        check_scores(Net(Network({"fc": nn.Linear(6, 8), "drop": inactive}, 8, 3)), example_of((6,)), stackable=False)
+    given = Network({"fc": nn.Linear(6, 8), "drop": AlwaysDrops()}, 8, 3)
+    with pytest.raises(PflOpsError, match=r"^model 'Network' gives other scores in each call.*self\.training\)$"):
+        check_scores(Net(given), example_of((6,)), stackable=False)
+
+
 class Counting(nn.Module):
     """Another function where samples have one dimension more, as it might see under vmap."""
 

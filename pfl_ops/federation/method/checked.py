@@ -355,6 +355,9 @@ def check_models(
         if who is not None and value.shape[:1] != rows.shape[:1]:
             each = f"a row each for these {len(rows)} clients: s[...][r.cohort]"
             raise _Wrong(f"Models with {kind(value)} as ctx {echo(repr(name))}{what}; expected {each}")
+    if models.predict is None and models.ctx:
+        names = ", ".join(models.ctx)
+        raise _Wrong(f"Models with ctx {echo(names)}{what} and no predict, which alone reads it; expected both or none")
     like = task.initial
     if models.predict is None and (rows.shape[-1] != len(like) or rows.dtype != like.dtype):
         raise _Wrong(f"Models with {kind(rows)}{what}; expected P = {len(like)} and {dtype(like)}")

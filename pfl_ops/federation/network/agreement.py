@@ -26,7 +26,7 @@ def check_scores(net: Net, x: Tensor, stackable: bool) -> None:
         net: the network, its modules on any device. x: inputs of two samples, [2, ...].
         stackable: False where models can't be stacked.
     Raises:
-        PflOpsError: the scores differ, or one of the passes fails.
+        PflOpsError: the scores differ, those of the network itself do from call to call, or one of the passes fails.
 
     >>> from pfl_ops.testing import scalar_net
     >>> check_scores(scalar_net(), torch.tensor([[5.0], [0.0]]), stackable=True)
@@ -41,7 +41,9 @@ def check_scores(net: Net, x: Tensor, stackable: bool) -> None:
     models = [(own, x), (changed, x.flip(0))]
     with torch.random.fork_rng(devices=[]), torch.no_grad(), Passes(net, cross_entropy, x.device).answering():
         try:
-            expected = torch.stack([_given(whole, net.layout.views(w), x.clone()) for w, x in models])
+            expected, again = (
+                torch.stack([_given(whole, net.layout.views(w), x.clone()) for w, x in models]) for _ in range(2)
+            )
             found = {"one at a time": torch.stack([net(w, x.clone()) for w, x in models])}
             if stackable:
                 found["stacked"] = net.scores(*(torch.stack(each) for each in zip(*models, strict=True)))
@@ -51,8 +53,13 @@ def check_scores(net: Net, x: Tensor, stackable: bool) -> None:
             if out_of_memory(error):
                 raise
             raise PflOpsError(f"model '{name}' fails on samples of the data: {in_a_line(error)}") from error
+    allowed = TOLERANCE * float(expected.nan_to_num(0.0, 0.0, 0.0).abs().max()) + 1e-6
+    if not torch.allclose(again, expected, 0.0, allowed, equal_nan=True):
+        raise PflOpsError(
+            f"model '{name}' gives other scores in each call, in eval() too; dropout and the like must be "
+            "inactive there: F.dropout(x, training=self.training)"
+        )
     for how, scores in found.items():
-        allowed = TOLERANCE * float(expected.nan_to_num(0.0, 0.0, 0.0).abs().max()) + 1e-6
         if scores.shape != expected.shape or not torch.allclose(scores, expected, 0.0, allowed, equal_nan=True):
             gap = f" by {float((scores - expected).abs().max()):.2g}" if scores.shape == expected.shape else ""
             raise PflOpsError(
