@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from pfl_ops.federation.settings import Execution
     from pfl_ops.papers import Cell, KeptRuns, ScaleName, Suite
+    from pfl_ops.papers.rules import ChoiceScale
     from pfl_ops.reports.suites.suites import SuiteSummary
     from pfl_ops.results import Result
     from pfl_ops.tuning.suites.cells import Reproduced
@@ -151,7 +152,7 @@ def reproduce(
         _list(chosen)
         return
     if choices is not None:
-        chosen = _with_choices(chosen, choices, choose, results, every=not (names or suite))
+        chosen = _with_choices(chosen, choices, choose, results, size, every=not (names or suite))
     execution = execution_of(flags)
     check_places(tracking_uri)
     if hours is not None and not (until_decided and 0 < hours < math.inf):
@@ -161,11 +162,14 @@ def reproduce(
     if until_decided and size == "smoke":
         raise PflOpsError("at scale smoke no claim is judged; --until-decided needs a larger scale")
     if choose is not None:
-        if scale or only or every or sets or repetitions or until_decided or address or dry_run or len(chosen) != 1:
+        if only or every or sets or repetitions or until_decided or address or dry_run or len(chosen) != 1:
             raise PflOpsError(
                 "--choose goes with one suite and says itself what runs: pfl-ops reproduce SUITE --choose FILE"
             )
-        _choose(chosen[0][0], choose, concurrency, cpus_per_cell, data_dir, tracking_uri, execution)
+        at = size if scale else "full"
+        if at == "smoke":
+            raise PflOpsError("--choose tunes the experiments of scale full, or of --scale medium or small")
+        _choose(chosen[0][0], at, choose, concurrency, cpus_per_cell, data_dir, tracking_uri, execution)
         return
 
     from pfl_ops import tuning  # slow to import, so after the checks of the arguments
@@ -299,6 +303,7 @@ def _scale(name: str) -> "ScaleName":
 
 def _choose(
     suite: "Suite",
+    scale: "ChoiceScale",
     file: Path,
     concurrency: int | None,
     cpus: float | None,
@@ -323,6 +328,7 @@ def _choose(
         found = choose(
             suite,
             suite.rule,
+            scale=scale,
             tracking_uri=tracking_uri,
             data_dir=data_dir,
             concurrency=concurrency,
@@ -334,7 +340,8 @@ def _choose(
     for label, settings in found.methods.items():
         values = ", ".join(f"{path} {fields.show(value)}" for path, value in settings.items())
         say(out(), f"{label}: {suite.rule.metric} {found.scores[label]:.4f} with {values}")
-    say(out(), f"\nchoices: {file}; run the suite with them: {suite.command} --choices {file}")
+    given = f"{suite.command} --choices {file}{'' if scale == 'full' else f' --scale {scale}'}"
+    say(out(), f"\nchoices: {file}; run the suite with them: {given}")
 
 
 def _with_choices(
@@ -342,6 +349,7 @@ def _with_choices(
     file: Path,
     choose: Path | None,
     results: Path | None,
+    scale: "ScaleName",
     *,
     every: bool,
 ) -> "list[tuple[Suite, tuple[Cell, ...]]]":
@@ -355,7 +363,7 @@ def _with_choices(
             "--results keeps the runs of a suite as it is: put the choices into it first (docs/suites.md)"
         )
     cells = {suite.name: of_suite for suite, of_suite in chosen}
-    given = with_file([suite for suite, _ in chosen], file, every=every)
+    given = with_file([suite for suite, _ in chosen], file, scale, every=every)
     return [(suite, cells[suite.name]) for suite in given]
 
 

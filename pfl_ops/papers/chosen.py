@@ -3,14 +3,16 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 from pfl_ops.config import yaml_files
 from pfl_ops.errors import LONGEST_PATH, PflOpsError, echo, unknown
 from pfl_ops.papers.provenance import Departure, assumed
 from pfl_ops.papers.rules import ChoiceRule, Choices
-from pfl_ops.papers.suite import Axis, Level, Suite
+from pfl_ops.papers.suite import Axis, Changes, Level, ScaleName, Suite
 
 METHOD = "algorithm.name"
+FULL: Literal["full"] = "full"
 
 
 def read_choices(file: str | Path) -> Choices:
@@ -25,8 +27,9 @@ def read_choices(file: str | Path) -> Choices:
 def with_choices(suite: Suite, choices: Choices) -> Suite:
     """Return a suite whose methods have the settings of a file of choices.
 
-    They replace the settings of the methods' levels. Their origin becomes an assumption with the rule as its reason,
-    and the departure that says how the settings were found before gives way to one that says it of these.
+    They replace the settings of the methods' levels, at every scale or at that of the file. The origin of those for
+    every scale becomes an assumption with the rule as its reason. The departure that says how the settings were found
+    before gives way to one that says it of these.
 
     Raises:
         PflOpsError: the file is of another rule or budget, lacks one of the suite's methods, or sets what the rule does
@@ -42,6 +45,7 @@ def with_choices(suite: Suite, choices: Choices) -> Suite:
             f"it has {rule.budget}; choose again with --choose"
         )
     _check(suite, rule, choices)
+    whole = choices.scale == FULL
     sources = tuple(
         source
         for axis in suite.axes.values()
@@ -49,12 +53,13 @@ def with_choices(suite: Suite, choices: Choices) -> Suite:
         for path, value in choices.methods.get(label, {}).items()
         for source in assumed(choices.origin, path, when={**_name(suite, level), path: value})
     )
-    others = [departure for departure in suite.departures if not departure.of_choice]
-    place = next((i for i, departure in enumerate(suite.departures) if departure.of_choice), len(others))
+    earlier = [one for one in suite.departures if one.of_choice and (whole or one.scale == choices.scale)]
+    others = [one for one in suite.departures if one not in earlier]
+    place = next((i for i, one in enumerate(suite.departures) if one in earlier), len(others))
     return replace(
         suite,
-        axes={name: _chosen(axis, choices) for name, axis in suite.axes.items()},
-        sources=(*suite.sources, *sources),
+        axes={name: _chosen(axis, choices, rule) for name, axis in suite.axes.items()},
+        sources=(*suite.sources, *(sources if whole else ())),
         departures=(*others[:place], departure_of(rule, choices), *others[place:]),
     )
 
@@ -66,7 +71,7 @@ def check_values(suite: Suite, choices: Choices) -> None:
         PflOpsError: the first such cell.
     """
     for cell in suite.cells:
-        experiment = suite.experiment(cell)
+        experiment = suite.experiment(cell, choices.scale)
         for label in cell.labels.values():
             for path, value in choices.methods.get(label, {}).items():
                 if experiment.get(path) != value:
@@ -76,15 +81,21 @@ def check_values(suite: Suite, choices: Choices) -> None:
                     )
 
 
-def with_file(suites: Sequence[Suite], file: str | Path, *, every: bool = False) -> tuple[Suite, ...]:
+def with_file(
+    suites: Sequence[Suite], file: str | Path, scale: ScaleName = FULL, *, every: bool = False
+) -> tuple[Suite, ...]:
     """Return suites with the choices of the user's file, whose name they keep.
 
     Args:
-        every: pass over suites of another rule.
+        scale: at which they are to run. every: pass over suites of another rule.
     Raises:
-        PflOpsError: it is not for one of them, or for none; the message names the file.
+        PflOpsError: it is not for one of them, for none, or for another scale; the message names the file.
     """
     choices, shown = read_choices(file), echo(file, LONGEST_PATH)
+    if choices.scale not in (FULL, scale):
+        raise PflOpsError(
+            f"--choices {shown}: made at scale {choices.scale}, and for it alone: give --scale {choices.scale}"
+        )
     if every:
         suites = [suite for suite in suites if suite.rule is not None and suite.rule.name == choices.rule]
     if not suites:
@@ -102,27 +113,40 @@ def with_file(suites: Sequence[Suite], file: str | Path, *, every: bool = False)
 
 def departure_of(rule: ChoiceRule, choices: Choices) -> Departure:
     """Return the sentences of a suite's page on how its settings were chosen."""
+    scale = "" if choices.scale == FULL else choices.scale
+    settings = f"{f'At scale {scale} s' if scale else 'S'}ettings of which no paper's value is known were chosen"
     if choices.status == "looked":
         return Departure(
-            "Settings of which no paper's value is known were chosen by hand after a look at test data of this "
-            f"experiment. Rule {rule.name} chooses them on validation data: --choose runs it.",
+            f"{settings} by hand after a look at test data of this experiment. Rule {rule.name} chooses them on "
+            "validation data: --choose runs it.",
             "methods whose settings were chosen so may have an advantage, whose size is not measured",
             of_choice=True,
+            scale=scale,
         )
     return Departure(
-        f"Settings of which no paper's value is known were chosen on validation data by rule {rule.name} with one "
-        f"budget for all methods: {choices.budget}. {rule.remarks}".strip(),
+        f"{settings} on validation data by rule {rule.name} with one budget for all methods: {choices.budget}. "
+        f"{rule.remarks}".strip(),
         of_choice=True,
+        scale=scale,
     )
 
 
-def _chosen(axis: Axis, choices: Choices) -> Axis:
+def _chosen(axis: Axis, choices: Choices, rule: ChoiceRule) -> Axis:
     return {
-        label: replace(level, changes={**level.changes, **choices.methods[label]})
-        if label in choices.methods
-        else level
+        label: _with(level, choices, choices.methods[label], rule) if label in choices.methods else level
         for label, level in axis.items()
     }
+
+
+def _with(level: Level, choices: Choices, settings: Changes, rule: ChoiceRule) -> Level:
+    """A level with a method's settings. Those of full also replace what was chosen before at single scales."""
+    if choices.scale == FULL:
+        kept = {
+            scale: {path: value for path, value in changes.items() if path not in rule.paths}
+            for scale, changes in level.at.items()
+        }
+        return replace(level, changes={**level.changes, **settings}, at=kept)
+    return replace(level, at={**level.at, choices.scale: {**level.at.get(choices.scale, {}), **settings}})
 
 
 def _name(suite: Suite, level: Level) -> dict[str, str]:

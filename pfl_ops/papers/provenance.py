@@ -71,11 +71,13 @@ class Departure:
         text: the paper's way and ours, in a sentence.
         effect: on results, with figures where they are known; "": not measured.
         of_choice: it says how settings that the paper does not state were chosen; a file of choices replaces it.
+        scale: the one that it is about; "": all, or of those `of_choice` all without one of their own.
     """
 
     text: str
     effect: str = ""
     of_choice: bool = False
+    scale: str = ""
 
 
 def stated(

@@ -11,14 +11,15 @@ A `ChoiceRule` is data: methods, ranges, budget, objective. `tuning.commands.cho
     methods:
       drdm: {training.lr: 0.031, algorithm.alpha: 0.7, algorithm.gamma: 0.002}
 
-Of status "looked" are settings that were chosen by hand, after a look at test data.
+Of status "looked" are settings that were chosen by hand, after a look at test data. A file with `scale: medium` was
+made by the experiments of that scale, which may have another network, and is for it alone.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
 from pfl_ops.config import yaml_files
 from pfl_ops.errors import PflOpsError, count
@@ -27,6 +28,8 @@ Ranges: TypeAlias = Mapping[str, Any]
 """{path: range}, as in a file of a search space."""
 
 Status: TypeAlias = Literal["chosen", "looked"]
+ChoiceScale: TypeAlias = Literal["small", "medium", "full"]
+"""Scales at which a rule is run."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +39,7 @@ class ChoiceRule:
     Attributes:
         name: of the file of choices, and of the studies.
         suites: names of those whose cells take the choices.
-        cells: method's label -> name of the cell of the first suite whose experiment, at scale full, is tuned.
+        cells: method's label -> name of the cell of the first suite whose experiment is tuned.
         shared: ranges of settings that all methods have. own: label -> ranges of the method's own settings.
         metric: objective, a score on validation data.
         trials: of each method's search; the first one has the settings of `before`, if there are some.
@@ -86,6 +89,7 @@ class Choices:
     Attributes:
         rule: its name. status: "chosen" by the rule; "looked": by hand, after a look at test data.
         how: command that made it, or the history of the settings. date: when. budget: of each method.
+        scale: of the experiments that were tuned. The choices of full are for every scale, others for their own.
         methods: label -> {path: value}. scores: label -> validation score of the choice, mean over
             the seeds of the confirmation.
     """
@@ -97,11 +101,13 @@ class Choices:
     methods: Mapping[str, Mapping[str, Any]]
     budget: str = ""
     scores: Mapping[str, float] = field(default_factory=dict)
+    scale: ChoiceScale = "full"
 
     def to_yaml(self) -> str:
         """Return the text of its file."""
         values: dict[str, Any] = {
             "rule": self.rule, "status": self.status, "how": self.how, "date": self.date, "budget": self.budget,
+            "scale": self.scale,
             "methods": {label: dict(values) for label, values in self.methods.items()},
             "scores": dict(self.scores),
         }  # fmt: skip
@@ -125,6 +131,8 @@ class Choices:
             raise PflOpsError(f"{source} is no file of choices: {error}") from error
         if found.status not in ("chosen", "looked"):
             raise PflOpsError(f"{source}: status must be chosen or looked")
+        if found.scale not in get_args(ChoiceScale):
+            raise PflOpsError(f"{source}: scale must be one of {', '.join(get_args(ChoiceScale))}")
         methods: Any = found.methods
         if not isinstance(methods, dict) or not all(isinstance(values, dict) for values in methods.values()):
             raise PflOpsError(

@@ -239,6 +239,11 @@ class Suite:
         medium = replace(self.medium, repetitions=self.repetitions)
         return {"smoke": self.smoke, "small": self.small, "medium": medium, "full": paper}[name]
 
+    def departures_at(self, scale: ScaleName) -> tuple[Departure, ...]:
+        """Return the departures that hold at a scale; one on a choice for it takes the place of the general one."""
+        own = any(one.of_choice and one.scale == scale for one in self.departures)
+        return tuple(one for one in self.departures if one.scale == scale or not (one.scale or (own and one.of_choice)))
+
     def experiment(self, cell: Cell, scale: ScaleName = "full", *, data: str | None = None) -> Experiment:
         """Return the runs of a cell, with as many repetitions as the scale has.
 

@@ -17,6 +17,8 @@ from pfl_ops.papers.provenance import Departure
 from pfl_ops.papers.rules import ChoiceRule, Choices
 from pfl_ops.papers.suite import Level
 from pfl_ops.papers.suite_run import SuiteRun
+from pfl_ops.reports.pages.markdown import to_markdown
+from pfl_ops.reports.suites.suite import suite_report
 from pfl_ops.reports.suites.suites import SuiteSummary, changed_folder
 from pfl_ops.results import Result
 from pfl_ops.tuning.suites.cells import elsewhere
@@ -85,6 +87,45 @@ def test_the_departure_says_how_the_settings_were_found(status: Any) -> None:
     assert again.departures == (one, told, two)
     without = replace(SUITE, departures=(Departure("One."),))
     assert [departure.text for departure in with_choices(without, choices).departures] == ["One.", told.text]
+
+
+def test_choices_of_one_scale_are_for_it_alone() -> None:
+    """Experiments of other scales, and so their hashes, stay; a file for all scales replaces those of single ones."""
+    at_medium = replace(CHOICES, scale="medium")
+    suite = with_choices(SUITE, at_medium)
+    check_values(suite, at_medium)
+    for cell in suite.cells:
+        assert all(suite.experiment(cell, at) == SUITE.experiment(cell, at) for at in ("full", "small", "smoke"))
+    assert suite.experiment(suite.cell("path/fliu"), "medium").training.lr == 0.5
+    assert suite.sources == SUITE.sources
+    assert suite.departures_at("full") == suite.departures_at("small") == SUITE.departures
+    one, two, told = suite.departures_at("medium")
+    assert (one.text, two.text) == ("One.", "Two.") and told.text.startswith("At scale medium settings of which")
+    again = with_choices(suite, replace(at_medium, methods={**CHOICES.methods, "fliu": {"training.lr": 0.75}}))
+    assert again.departures == suite.departures
+    assert again.experiment(again.cell("path/fliu"), "medium").training.lr == 0.75
+
+    whole = with_choices(suite, CHOICES)
+    assert whole.departures == with_choices(SUITE, CHOICES).departures
+    for cell in whole.cells:
+        assert whole.experiment(cell, "medium") == with_choices(SUITE, CHOICES).experiment(cell, "medium")
+
+
+def test_a_page_has_the_choice_of_its_scale() -> None:
+    suite = with_choices(SUITE, replace(CHOICES, scale="medium"))
+    at_medium, elsewhere = (to_markdown(suite_report(SuiteRun(suite, scale, {}))) for scale in ("medium", "full"))
+    assert "At scale medium settings" in at_medium and "Chosen by hand." not in at_medium
+    assert "At scale medium settings" not in elsewhere and "Chosen by hand." in elsewhere
+
+
+def test_a_file_of_another_scale_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "chosen.yaml").write_text(replace(CHOICES, scale="medium").to_yaml())
+    assert with_file([SUITE], tmp_path / "chosen.yaml", "medium")[0].choices == "chosen.yaml"
+    with pytest.raises(PflOpsError, match="made at scale medium, and for it alone: give --scale medium"):
+        with_file([SUITE], tmp_path / "chosen.yaml", "full")
+    smoke: Any = "smoke"
+    with pytest.raises(PflOpsError, match="it: scale must be one of small, medium, full"):
+        Choices.from_yaml(replace(CHOICES, scale=smoke).to_yaml(), "it")
 
 
 REFUSED: dict[str, tuple[Choices, str]] = {

@@ -21,6 +21,7 @@ from pfl_ops.papers import find
 from pfl_ops.papers.chosen import check_values, with_choices
 from pfl_ops.papers.drdm.rule import MNIST_RULE, RULES
 from pfl_ops.papers.rules import ChoiceRule, Choices
+from pfl_ops.papers.suite import Scale
 from pfl_ops.tracking import Store
 from pfl_ops.tuning.commands import choosing
 from pfl_ops.tuning.session.confirm import Confirmation
@@ -93,6 +94,14 @@ def test_each_method_has_a_study_with_the_same_budget_and_no_test(
     assert found.scores == {"fedavg": 0.8, "fliu": 0.95} and found.status == "chosen"
     assert "2 trials" in found.budget and found.how == "pfl-ops reproduce toy/table1 --choose FILE"
 
+    asked.clear()
+    suite = replace(TOY, medium=Scale({"training.rounds": 3}))
+    found = choosing.choose(suite, TOY_RULE, scale="medium", home=tmp_path)
+    assert [one["name"] for one in asked] == ["toy-medium.fedavg", "toy-medium.fliu"]
+    assert [choosing.experiment_of(suite, TOY_RULE, "fliu", at).training.rounds for at in ("full", "medium")] == [50, 3]
+    assert Choices.from_yaml(found.to_yaml(), "a file").scale == "medium"
+    assert found.how == "pfl-ops reproduce toy/table1 --scale medium --choose FILE"
+
 
 def tmp_path_context() -> Any:
     from contextlib import nullcontext
@@ -106,7 +115,11 @@ def tmp_path_context() -> Any:
         (["fliu/table1", "--choose", "a.yaml"], "fliu/table1 has no rule of choice; drdm/table3 has one"),
         (["drdm/table3", "--choose", "a.csv"], "--choose takes a file that ends in .yaml or .yml"),
         (["drdm", "--choose", "a.yaml"], "--choose goes with one suite"),
-        (["drdm/table3", "--choose", "a.yaml", "--scale", "full"], "--choose goes with one suite"),
+        (["drdm/table3", "--choose", "a.yaml", "--only", "*/*"], "--choose goes with one suite"),
+        (
+            ["drdm/table3", "--choose", "a.yaml", "--scale", "smoke"],
+            "the experiments of scale full, or of --scale medium",
+        ),
         (["--choose", "a.yaml"], "--choose goes with one suite"),
     ],
 )

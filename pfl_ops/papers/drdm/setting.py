@@ -98,7 +98,12 @@ MEASURES = (
     Measure(DEVIATION, "Standard deviation", better="low"),
 )
 
+RANDOM_BACKBONE = {"model.pretrained": False, "model.size": 64}
 MEDIUM = Scale(note="The same as full: the paper's own networks are small enough.")
+MEDIUM_HEAD = Scale(
+    RANDOM_BACKBONE,
+    note="A backbone of random weights, which needs no download, at 64 x 64: its features are not the paper's.",
+)
 SMALL_CNN = Scale(
     {"data.train_size": 12_000, "training.rounds": 60, "training.batch_size": 20},
     repetitions=3,
@@ -106,7 +111,7 @@ SMALL_CNN = Scale(
 )
 SMALL_LINEAR = Scale(repetitions=5, note="The full size: a linear model takes seconds a run.")
 SMALL_HEAD = Scale(
-    {"data.train_size": 12_000, "model.pretrained": False, "model.size": 64},
+    {"data.train_size": 12_000, **RANDOM_BACKBONE},
     repetitions=3,
     note="A fifth of the images, at 64 x 64, and a backbone of random weights, which needs no download: its features "
     "are not the paper's.",
@@ -126,7 +131,7 @@ def drdm_suite(data: Changes, **shown: Any) -> Suite:
         repetitions=5,
         departures=departures(str(data["model.name"])),
         rule=RULES[name],
-        medium=MEDIUM,
+        medium=MEDIUM_HEAD if data is FASHION else MEDIUM,
         **shown,
     )
     return with_choices(suite, load_choices("drdm_mnist")) if name == "mnist" else suite

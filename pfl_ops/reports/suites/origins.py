@@ -124,8 +124,8 @@ def blocks(origins: Origins) -> Iterator[PageBlock]:
 
 def departures(run: SuiteRun) -> Iterator[PageBlock]:
     """Differences from the paper that no single setting shows, with their effect."""
-    if run.suite.departures:
-        rows = tuple(Row.of(one.text, one.effect or "not measured") for one in run.suite.departures)
+    if found := run.suite.departures_at(run.scale):
+        rows = tuple(Row.of(one.text, one.effect or "not measured") for one in found)
         note = "Single settings that are run otherwise than stated are in the next table."
         columns = (Head("departure"), Head("effect"))
         yield Table("departures", "Departures from the paper", (columns,), rows, (note,))

@@ -106,8 +106,13 @@ def replaced(run: SuiteRun) -> list[str]:
     """Return the networks that scale medium puts in place of those at full: "mlp in place of cnn"."""
     if run.scale != "medium":
         return []
-    changed = (of_cell.get("model.name") for of_cell in run.differences.values())
-    return sorted({f"{here} in place of {full}" for full, here in filter(None, changed)})
+    names = (of_cell.get("model.name") for of_cell in run.differences.values())
+    frozen = {name for name, of_cell in run.differences.items() if "model.pretrained" in of_cell}
+    backbones = {run.suite.experiment(run.suite.cell(name)).model.name for name in frozen}
+    return sorted(
+        {f"{here} in place of {full}" for full, here in filter(None, names)}
+        | {f"{name} with a backbone of random weights in place of a trained one" for name in backbones}
+    )
 
 
 def _items(run: SuiteRun) -> Iterator[tuple[str, str]]:

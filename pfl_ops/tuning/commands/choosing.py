@@ -15,7 +15,7 @@ from pfl_ops.errors import PflOpsError
 from pfl_ops.federation.settings import Execution
 from pfl_ops.jobs.resources import cluster
 from pfl_ops.papers import Suite
-from pfl_ops.papers.rules import ChoiceRule, Choices
+from pfl_ops.papers.rules import ChoiceRule, Choices, ChoiceScale
 from pfl_ops.tracking import WorkFolder
 from pfl_ops.tuning.commands.tune_study import tune
 from pfl_ops.tuning.findings.study import Study
@@ -29,6 +29,7 @@ def choose(
     suite: Suite,
     rule: ChoiceRule,
     *,
+    scale: ChoiceScale = "full",
     home: str | Path | None = None,
     tracking_uri: str | None = None,
     data_dir: str | None = None,
@@ -40,7 +41,7 @@ def choose(
     """Tune every method of a rule and return what was chosen.
 
     Args:
-        suite: in which the rule's cells are. The other arguments: as for `tune_study.tune`.
+        suite: in which the rule's cells are. scale: of these. The other arguments: as for `tune_study.tune`.
     Raises:
         PflOpsError: a method has no result. StudyInterrupted: Ctrl-C; the same call goes on.
     """
@@ -49,9 +50,9 @@ def choose(
     known = study_storages.recorded(stored(None, WorkFolder.open(home)))
     with cluster(None):
         for label in rule.cells:
-            name = study_name(rule, label)
+            name = study_name(rule, label, scale)
             study = tune(
-                experiment_of(suite, rule, label),
+                experiment_of(suite, rule, label, scale),
                 space=spaces.from_dict(rule.ranges(label), rule.name),
                 trials=rule.trials,
                 metric=rule.metric,
@@ -74,21 +75,22 @@ def choose(
     return Choices(
         rule.name,
         "chosen",
-        f"{suite.command} --choose FILE",
+        f"{suite.command}{'' if scale == 'full' else f' --scale {scale}'} --choose FILE",
         datetime.now(UTC).strftime("%Y-%m-%d"),
         methods,
         rule.budget,
         scores,
+        scale,
     )
 
 
-def experiment_of(suite: Suite, rule: ChoiceRule, label: str) -> Experiment:
-    """Return the experiment whose settings are chosen: a cell at scale full, with the rule's seed.
+def experiment_of(suite: Suite, rule: ChoiceRule, label: str, scale: ChoiceScale = "full") -> Experiment:
+    """Return the experiment whose settings are chosen: a cell at a scale, with the rule's seed.
 
     The settings that are varied start at those before the rule, so that an earlier choice does not change the study.
     Only the last round is scored, which is more than half of the cost of a linear model and changes no score of it.
     """
-    experiment = suite.experiment(suite.cell(rule.cells[label]))
+    experiment = suite.experiment(suite.cell(rule.cells[label]), scale)
     scored = {"evaluation.every": experiment.training.rounds, "seed": rule.seed, "repetitions": 1}
     return experiment.override({**rule.before.get(label, {}), **scored})
 
@@ -107,6 +109,6 @@ def score(study: Study, rule: ChoiceRule) -> float:
     return fmean(confirmed.values[confirmed.winner].values())
 
 
-def study_name(rule: ChoiceRule, label: str) -> str:
+def study_name(rule: ChoiceRule, label: str, scale: ChoiceScale = "full") -> str:
     """Return the name of a method's study."""
-    return f"{rule.name}.{label}"
+    return f"{rule.name}{'' if scale == 'full' else f'-{scale}'}.{label}"
