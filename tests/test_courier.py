@@ -12,11 +12,13 @@ from typing import Any
 
 import fork_server
 import pytest
+import torch
 from filelock import FileLock
 
 from pfl_ops import recording, runs
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.errors import PflOpsError
+from pfl_ops.federation.execution import choose
 from pfl_ops.federation.loop.simulate import Simulation
 from pfl_ops.federation.settings import Execution
 from pfl_ops.results import DIVERGED
@@ -54,6 +56,16 @@ def only(home: Path) -> RunInfo:
     with Store.open(home) as store:
         (run,) = store.runs()
     return run
+
+
+def test_a_courier_tracks_a_run_whose_precision_needs_a_gpu(home, monkeypatch):
+    """It reads on the CPU. The run's GPU is a CPU under another name."""
+    with monkeypatch.context() as patched:
+        patched.setattr(choose, "device", lambda *_: torch.device("cpu"))
+        go(experiment(**{"training.precision": "tf32"}), home)
+    run = only(home)
+    assert run.status == "FINISHED" and recording.FINISHED in run.metrics
+    assert [path.name for path in (home / "requests").iterdir()] == ["log"]
 
 
 def test_a_courier_leaves_the_same_run_as_the_process_itself(home, tmp_path, furnish, monkeypatch):

@@ -20,6 +20,7 @@ from pfl_ops.algorithms.fliu import FLIU
 from pfl_ops.algorithms.local import Local
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.errors import PflOpsError
+from pfl_ops.federation.execution import choose
 from pfl_ops.federation.loop.simulate import Simulation
 from pfl_ops.federation.method.contract import ClientRows
 from pfl_ops.federation.settings import Execution
@@ -75,6 +76,36 @@ def test_rounds_since_the_last_checkpoint_are_run_again(every: int, tmp_path: Pa
     assert last.resumed_from == 5 // every * every
     list(last.run())
     same(traces(last), traces(whole))
+
+
+@pytest.mark.parametrize(
+    ("precision", "asked", "refusal"),
+    [
+        ("tf32", {}, "'tf32' needs a CUDA device"),
+        ("float32", {"state": "device"}, "'device' is a GPU's memory"),
+        ("float32", {"device": "cuda"}, "'cuda' is not available"),
+    ],
+)
+def test_finished_run_of_a_gpu_is_read_without_one(
+    precision: str, asked: dict[str, Any], refusal: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The courier reads on the CPU; what is not over is refused there. The GPU is a CPU under another name."""
+    given = {"rounds": 2, "training": {"precision": precision}, "folder": tmp_path}
+    here = LOOP.model_copy(update=asked)
+    with monkeypatch.context() as patched:
+        patched.setattr(choose, "device", lambda *_: torch.device("cpu"))
+        first = simulation(FLIU(), **given)
+        upto(first, 1)
+        patched.undo()
+        with pytest.raises(PflOpsError, match=refusal):
+            simulation(FLIU(), **given, execution=here)
+        patched.setattr(choose, "device", lambda *_: torch.device("cpu"))
+        whole = simulation(FLIU(), **given)
+        list(whole.run())
+    found = simulation(FLIU(), **given, execution=here)
+    assert found.read and found.state_place == "memory"
+    list(found.run())
+    same(traces(found), traces(whole))
 
 
 def test_dropout_and_stacks_resume_too(tmp_path: Path) -> None:

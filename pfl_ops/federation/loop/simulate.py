@@ -36,7 +36,7 @@ from pfl_ops.federation.network.agreement import check_scores
 from pfl_ops.federation.network.net import Net
 from pfl_ops.federation.scoring.evaluate import Scorer, Scores
 from pfl_ops.federation.scoring.stages import RoundAt, StageScores, keys, made, repeatable
-from pfl_ops.federation.settings import Evaluation, Execution, Participation, Training
+from pfl_ops.federation.settings import Evaluation, Execution, Participation, Precision, StatePlace, Training
 from pfl_ops.federation.state.checkpoint import Checkpoint, Checkpoints, Record, Results, Table
 from pfl_ops.federation.state.rows import RowStore
 from pfl_ops.federation.training.feed import Feed
@@ -107,16 +107,15 @@ class Simulation:
             found, self.complaints = self._checkpoints.latest, list(self._checkpoints.complaints)
         if found is not None and found.results is not None and final and not found.results.full:
             found = None  # only its scores were kept, and more is asked for
-        self._device = choose.device(self.execution, training.precision)
-        if self.execution.state == "device" and self._device.type == "cpu":
-            raise PflOpsError("state 'device' is a GPU's memory, and this run computes on the CPU; use --state memory")
+        over = found is not None and found.results is not None
+        self._device, where = _place(self.execution, training.precision, over)
         dtype = torch.float64 if training.precision == "float64" else torch.float32
         self.feed = Feed(clients.train, clients.mean, clients.std, self._device, dtype)
         two = torch.tensor([0, len(clients.train.y) - 1], device=self._device)
         check_scores(Net(network), self.feed.inputs(two), stackable)
         self.task = make_task(
             network.to(self._device, dtype), self.method, clients, self.feed, training, participation, seed,
-            RowStore(self.execution.state, folder),
+            RowStore(where, folder),
         )  # fmt: skip
         self._probabilities = cohort.probabilities(participation, self.task.n_clients, seed)
         self._stragglers = cohort.stragglers(participation, self.task.n_clients, seed)
@@ -454,6 +453,28 @@ class Simulation:
         torch.set_num_threads(self.resolved.threads)
         if self._device.type == "cuda":
             choose.switch(self.training.precision)
+
+
+def _place(execution: Execution, precision: Precision, over: bool) -> tuple[torch.device, StatePlace]:
+    """Return the device, and the place of clients' rows.
+
+    Args:
+        over: whether the run has all its rounds: it may be read anywhere, on the CPU if this machine lacks what it was
+            computed on.
+    Raises:
+        PflOpsError: this machine does not have what is asked for.
+    """
+    try:
+        device = choose.device(execution, precision)
+    except PflOpsError:
+        if not over:
+            raise
+        device = torch.device("cpu")
+    if execution.state != "device" or device.type != "cpu":
+        return device, execution.state
+    if not over:
+        raise PflOpsError("state 'device' is a GPU's memory, and this run computes on the CPU; use --state memory")
+    return device, "auto"
 
 
 def _round_at(
