@@ -60,6 +60,20 @@ class Clock:
         monkeypatch.setattr("time.perf_counter", lambda: self.now)
 
 
+class ClockOfAGpu(Clock):
+    """The same of a GPU: calls return at once, and their time passes when it is waited for."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        super().__init__(monkeypatch)
+        self.seen = 0.0
+
+        def wait(simulation: Simulation) -> None:
+            self.seen = self.now
+
+        monkeypatch.setattr(Simulation, "wait", wait)
+        monkeypatch.setattr("time.perf_counter", lambda: self.seen)
+
+
 def built(name: str, folder: Path | None = None, **more: Any) -> Simulation:
     experiment = Experiment.of(
         name, dataset="digits", model="mlp", clients=8, rounds=6, batch_size=20,
@@ -114,6 +128,19 @@ def test_near_the_real_run(name: str, more: dict[str, Any], monkeypatch: pytest.
     assert found.sent_bytes == pytest.approx(
         sum(c["up_bytes"] + c["down_bytes"] for c in costs), rel=VARYING.get(name, 0.01)
     )
+
+
+@pytest.mark.parametrize("name", ["fedavg", "ditto", "fedala", "fedbabu"])
+def test_a_gpu_is_waited_for(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Training and scoring take as long as on a device whose calls return when they are done."""
+    with monkeypatch.context() as patched:
+        Clock(patched)
+        expected = estimate(built(name))
+    ClockOfAGpu(monkeypatch)
+    found = estimate(built(name))
+    assert found.train_seconds > 0 and found.eval_seconds > 0
+    assert found.seconds == pytest.approx(expected.seconds)
+    assert found.train_seconds == pytest.approx(expected.train_seconds)
 
 
 @pytest.mark.parametrize("done", [0, 4, 5])

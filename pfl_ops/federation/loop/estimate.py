@@ -225,9 +225,11 @@ def _played(simulation: Simulation, clients: Tensor) -> _Played:
 
     def play(s: State, t: int) -> _Played:
         simulation.trainer.meter.clear()
+        simulation.wait()
         start = time.perf_counter()
         r = simulation.round_at(t, clients, "estimate", kept=False)  # a new one: methods note a value once a round
         update, stages = simulation.method.round(s, r)
+        simulation.wait()
         seconds, seen = time.perf_counter() - start, sum(simulation.trainer.meter.by_stream.values())
         return _Played(s, r, update, stages, seconds, seen)
 
@@ -264,12 +266,12 @@ def _evaluation(simulation: Simulation, played: _Played, a_client: float) -> flo
     found: dict[str, Models | None] = {}
     getting = {"L1": 0.0, "L2": 0.0}  # seconds a client, where a stage's models must be trained or mixed first
     if "L1" in simulation.wanted:
-        seconds, found["L1"] = _timed(lambda: simulation.method.personal(s, r))
+        seconds, found["L1"] = _timed(simulation, lambda: simulation.method.personal(s, r))
         own = found["L1"] is not None and found["L1"].clients is not None
         getting["L1"] = seconds * typical / cohort if own else 0.0
     l2 = stages.get("L2")
     if "L2" in simulation.wanted and l2 is not None:
-        seconds, found["L2"] = _timed(lambda: made(l2, r.cohort))
+        seconds, found["L2"] = _timed(simulation, lambda: made(l2, r.cohort))
         getting["L2"] = 0.0 if isinstance(l2, Models) else seconds * typical / cohort
     if "G" in simulation.wanted and "G" in stages:
         g = stages["G"]
@@ -284,7 +286,7 @@ def _evaluation(simulation: Simulation, played: _Played, a_client: float) -> flo
         scorer.forget()
         return scorer.score([some], pooled=True)
 
-    an_answer = _timed(ask)[0] / scorer.answers([some])
+    an_answer = _timed(simulation, ask)[0] / scorer.answers([some])
 
     local = float(scorer.feed.sizes[scorer.clients.numpy()].sum())
     everything, subset, last = (float(len(some)) for some in (scorer.everything, scorer.subset, scorer.final))
@@ -352,16 +354,21 @@ def _same_as_l1(simulation: Simulation, r: Round, update: Update, l2: Models) ->
     return torch.equal(l1.params, l2.params) and all(torch.equal(l1.ctx[key], l2.ctx[key]) for key in l1.ctx)
 
 
-def _timed(run: Callable[[], T]) -> tuple[float, T]:
+def _timed(simulation: Simulation, run: Callable[[], T]) -> tuple[float, T]:
     """Seconds of a second go, the first one pays for what is made once; and what it gave."""
-    start = time.perf_counter()
-    found = run()
-    first = time.perf_counter() - start
+
+    def go() -> tuple[float, T]:
+        simulation.wait()
+        start = time.perf_counter()
+        found = run()
+        simulation.wait()
+        return time.perf_counter() - start, found
+
+    first, found = go()
     if first > LONG:
         return first, found
-    start = time.perf_counter()
-    found = run()
-    return min(first, time.perf_counter() - start), found
+    second, found = go()
+    return min(first, second), found
 
 
 __all__ = ["Estimate", "duration", "estimate", "size"]

@@ -190,6 +190,11 @@ class Simulation:
         if isinstance(trainer, PooledTrainer):
             trainer.close()
 
+    def wait(self) -> None:
+        """Wait until a GPU has done what it was given: calls return before, so that a clock would be read too early."""
+        if self._device.type == "cuda":
+            torch.cuda.synchronize()
+
     @property
     def finished_rounds(self) -> int:
         """Rounds that have a record."""
@@ -224,7 +229,7 @@ class Simulation:
         load = OtherLoad() if self.executions.promised and self._device.type == "cpu" else None
         started = time.perf_counter()
         update, stages = self._step(r, t + 1, started)
-        self._wait()
+        self.wait()
         trained = time.perf_counter()
         self._free_cores = math.inf if load is None else (1 - load.share()) * (os.cpu_count() or 1)
         cost = self._cost(r, trained - started)
@@ -258,7 +263,7 @@ class Simulation:
             )
             scored += (full or {}).values()
         self._note_divergence(self.diverged or diverged.check_scored(t + 1, r.lr, scored), cost)
-        self._wait()
+        self.wait()
         cost["cost/eval_seconds"] = time.perf_counter() - trained
         return self._record(t + 1, scores, noted | cost)
 
@@ -316,10 +321,6 @@ class Simulation:
         if self._device.type == "cuda":
             return torch.cuda.max_memory_allocated(self._device) / 2**20
         return memory.peak() / 2**20
-
-    def _wait(self) -> None:
-        if self._device.type == "cuda":
-            torch.cuda.synchronize()
 
     # -- the end ------------------------------------------------------------------------------------------------------
 
