@@ -39,6 +39,7 @@ import ray  # noqa: E402
 from ray.exceptions import AuthenticationError  # noqa: E402
 
 from pfl_ops.jobs import ray_instance  # noqa: E402
+from pfl_ops.probe.memory import release  # noqa: E402
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -84,7 +85,8 @@ class ResourceShare:
 def cluster(address: str | None) -> Iterator[Path]:
     """Yield a folder for Ray's own files while a Ray runs: one of ours, or one that is joined.
 
-    Ours is stopped at the end. The folder is removed then.
+    Ours is stopped at the end. The folder is removed then. What this process no longer uses of a GPU, after an estimate
+    for example, is given back first: jobs share all of it.
 
     Args:
         address: of a cluster to join ("auto", "HOST:PORT"); none: start one on this machine, see `ray_instance`.
@@ -92,6 +94,7 @@ def cluster(address: str | None) -> Iterator[Path]:
     Raises:
         PflOpsError: see `joined`.
     """
+    release()
     with contextlib.ExitStack() as opened:
         opened.enter_context(joined(address))
         if ray.is_initialized():

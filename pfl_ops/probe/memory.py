@@ -1,6 +1,8 @@
 """Memory of a GPU: how a process keeps within its share, and what it held at its peak."""
 
 import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 MEMORY_SHARE = 0.9  # of a process's share of a GPU; the rest is for CUDA itself, once a process
@@ -32,8 +34,34 @@ def keep_within(threads: int, gpus: float) -> None:
     if gpus and torch.cuda.is_available():
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
-        for device in range(torch.cuda.device_count()):
-            torch.cuda.set_per_process_memory_fraction(min(1.0, gpus) * MEMORY_SHARE, device)
+        _cap(min(1.0, gpus) * MEMORY_SHARE)
+
+
+@contextmanager
+def within_share(gpus: float) -> Iterator[None]:
+    """Keep this process's memory of the GPU within a share for a while; then it may have all again, and gives it back.
+
+    Args:
+        gpus: as for `keep_within`.
+    """
+    import torch
+
+    if not gpus or not torch.cuda.is_available():
+        yield
+        return
+    _cap(min(1.0, gpus) * MEMORY_SHARE)
+    try:
+        yield
+    finally:
+        release()
+        _cap(1.0)
+
+
+def _cap(fraction: float) -> None:
+    import torch
+
+    for device in range(torch.cuda.device_count()):
+        torch.cuda.set_per_process_memory_fraction(fraction, device)
 
 
 def release() -> None:

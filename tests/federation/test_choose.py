@@ -269,6 +269,31 @@ def test_a_resumed_run_keeps_its_execution(execution: dict[str, Any], lines: lis
     assert kept(meta, Execution.model_validate(execution), CPU) == (Executions([(0, begun)]), lines)
 
 
+def test_each_share_of_a_gpus_memory_has_timings_of_its_own(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stacks of ten fit into the whole GPU alone. One of its trials, with a quarter, took the timing of the whole."""
+    share = {"now": 1.0}
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda on: "A GPU")
+    monkeypatch.setattr(torch.cuda, "get_per_process_memory_fraction", lambda: share["now"])
+    monkeypatch.setattr(choose, "switch", lambda precision: None)
+
+    def measured(*_: Any, **__: Any) -> timing.Timing:
+        rates = {timing.Candidate(size, 1, "float32"): rate for size, rate in FAST.items()}
+        if share["now"] < 1:
+            rates[timing.Candidate(10, 1, "float32")] = 0.0
+        return timing.Timing(rates, seconds=60.0)
+
+    monkeypatch.setattr(choose, "measure", measured)
+    for now, stack in ((1.0, 10), (0.225, 5), (1.0, 10)):
+        share["now"] = now
+        monkeypatch.setattr(timing, "_here", {})  # another process
+        found = choose.resolve(
+            Execution(threads=1), torch.device("cuda"), "float32", stackable=True,
+            work=TrainingWork(10, 100, samples=6e3, batch=50, walk=12), shapes={}, prepare=lambda c: pytest.fail(),
+        )  # fmt: skip
+        assert found.resolved.chunk == stack
+    assert len(list(cache.iterdir())) == 2
+
+
 # -- devices and precision ---------------------------------------------------------------------------------------------
 
 

@@ -322,6 +322,37 @@ def test_quiet(waits: float, quiet: bool, monkeypatch: pytest.MonkeyPatch) -> No
     assert measured(machine, Lane(1, (None, 2))).quiet == quiet
 
 
+@pytest.mark.parametrize(
+    ("error", "quiet"),
+    [
+        (None, True),
+        (torch.OutOfMemoryError("CUDA out of memory"), False),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"), False),
+    ],
+)
+def test_a_timing_that_lacked_memory_is_not_quiet(
+    error: Exception | None, quiet: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other processes may have had the GPU's memory: it would keep stacks small for a month."""
+    machine = Machine({None: 1e5, 2: 2e5}).use(monkeypatch)
+    prepare = machine.prepare
+
+    def refused(candidate: Candidate) -> timing.Go:
+        go = prepare(candidate)
+
+        def without_memory(steps: int) -> int:
+            if error is not None:
+                raise error
+            return go(steps)
+
+        return without_memory if candidate.stack == 2 else go
+
+    monkeypatch.setattr(machine, "prepare", refused)
+    found = measured(machine, Lane(1, (None, 2)))
+    assert found.quiet == quiet
+    assert found.rates[ONE._replace(stack=2)] == pytest.approx(2e5 if quiet else 0.0)
+
+
 GOOD = '{"stack": 2, "threads": 1, "precision": "float32", "rate": 3.0}'
 
 

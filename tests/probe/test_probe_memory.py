@@ -53,6 +53,21 @@ def test_a_share_of_a_gpu_is_a_cap_on_each_device(monkeypatch):
     assert caps[0] == pytest.approx(memory.MEMORY_SHARE)
 
 
+def test_a_share_for_a_while_is_lifted_again(monkeypatch):
+    """Memory that was taken within it is given back before; on a CPU there is nothing to cap."""
+    seen = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: seen.append("given back"))
+    monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", lambda share, device: seen.append(share))
+    with pytest.raises(KeyError), memory.within_share(0.25):
+        raise KeyError
+    assert seen == [pytest.approx(0.25 * memory.MEMORY_SHARE), "given back", 1.0]
+    with memory.within_share(0.0):
+        assert len(seen) == 3
+
+
 @pytest.fixture
 def device(monkeypatch):
     """A GPU of 16 GiB whose driver tells what is used."""

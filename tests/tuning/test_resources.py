@@ -276,3 +276,12 @@ def test_sigterm_is_ctrl_c_at_every_moment(moment):
     done = subprocess.run([*fork_server.python(), "-c", code], check=False, capture_output=True, text=True)
     assert done.returncode == 143
     assert moment == ELSEWHERE or "SIGTERM" not in done.stderr  # what Ray prints there can't be prevented
+
+
+def test_jobs_find_a_gpu_that_the_command_no_longer_uses(monkeypatch):
+    """An estimate leaves gigabytes in PyTorch's cache; four jobs with a quarter each want them."""
+    released = []
+    monkeypatch.setattr(resources, "release", lambda: released.append(True))
+    with pytest.raises(PflOpsError, match="--address"), resources.cluster("nowhere"):
+        pass
+    assert released == [True]

@@ -58,6 +58,21 @@ def test_the_choice_is_tested_as_it_was_tried():
     assert (chosen.evaluation.stages, chosen.repetitions) == (("L1",), 3)
 
 
+def test_what_is_settled_fits_into_the_share_of_a_trial(execution, monkeypatch):
+    """Stacks that were timed on the whole of a GPU may be more than a trial's quarter of it holds."""
+    shares = []
+
+    def settled(experiment, execution, data_dir, gpus):
+        shares.append(gpus)
+        return execution
+
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("pfl_ops.tuning.session.session.settle", settled)
+    execution(share=ResourceShare(1, 0.25, 4))
+    execution(share=ONE_CPU)
+    assert shares == [0.25, 0]
+
+
 def test_what_was_measured_is_not_timed_again(execution, monkeypatch):
     monkeypatch.setattr("pfl_ops.tuning.session.session.settle", None)  # would be called
     packing = Packing("cpu", "2 cores", PackingLayout(2, 1), "vmap", 7, 1, 1, {2: 20.0}, 1)

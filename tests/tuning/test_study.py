@@ -270,7 +270,9 @@ def test_a_gpu_that_can_t_be_measured_is_shared_by_four_unless_it_was_asked_for(
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
     monkeypatch.setattr(packing, "measure", broken)
-    monkeypatch.setattr("pfl_ops.tuning.session.session.settle", lambda experiment, execution, data_dir: execution)
+    monkeypatch.setattr(
+        "pfl_ops.tuning.session.session.settle", lambda experiment, execution, data_dir, gpus: execution
+    )
     space, rest = space_of(at(0.3)), {"scheduler": "none", "final_repetitions": 0}
     done = run(toy(seed=34), space, trials=1, **rest)
     assert packings(done.events)[-1].endswith("died: no kernel image); a quarter of a GPU a trial")

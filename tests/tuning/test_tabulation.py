@@ -85,7 +85,7 @@ def fake(monkeypatch, tmp_path):
     monkeypatch.setattr(tabulation, "Runner", FakeRunner)
     monkeypatch.setattr(tabulation, "cluster", cluster)
     monkeypatch.setattr(tabulation, "share", lambda *_: ResourceShare(1.0, 0.0, 1))
-    monkeypatch.setattr(tabulation, "settle", lambda experiment, execution, data_dir: execution)
+    monkeypatch.setattr(tabulation, "settle", lambda experiment, execution, data_dir, gpus: execution)
     monkeypatch.setattr(FakeRunner, "ran", [])
     monkeypatch.setattr(FakeRunner, "stop_after", None)
     monkeypatch.setattr(FakeRunner, "failures", {})

@@ -152,11 +152,12 @@ def resolve(
     if scope.settled is not None:
         return Chosen(resolved(scope.settled), lines)
     others, samples = OTHERS.get((on.type, precision), ()), work.rounds * work.samples
+    share = memory_share(on)
     key = {
         **shapes, "batch": work.batch, "precision": precision, "torch": torch.__version__,
         "device": torch.cuda.get_device_name(on) if on.type == "cuda" else "cpu",
         "lanes": [[lane.threads, lane.stacks] for lane in scope.lanes],
-        **({"kernels": kernels} if kernels != "torch" else {}),
+        **({"kernels": kernels} if kernels != "torch" else {}), **({"memory": share} if share < 1 else {}),
     }  # fmt: skip
 
     def timed() -> Timing:
@@ -176,6 +177,15 @@ def resolve(
         [*lines, *([line] if line else [])],
         {resolved(choice): rate for choice, rate in promises(timing, work, precision, scope).items()},
     )
+
+
+def memory_share(on: torch.device) -> float:
+    """Return the share of the GPU's memory that this process may take, 1 on a CPU: larger stacks fit into a larger one.
+
+    A trial is kept within its own (`probe.memory.keep_within`).
+    """
+    fraction = getattr(torch.cuda, "get_per_process_memory_fraction", None)  # PyTorch 2.6 has none
+    return round(fraction(), 4) if on.type == "cuda" and fraction is not None else 1.0
 
 
 def scope_of(execution: Execution, on: torch.device, stackable: bool, cohort: int) -> Scope:

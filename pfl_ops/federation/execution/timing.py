@@ -20,6 +20,7 @@ from pfl_ops.data.store import remember, remembered
 from pfl_ops.federation.settings import Precision
 from pfl_ops.system import cores
 from pfl_ops.system.machine import cpu_model
+from pfl_ops.system.memory import out_of_memory
 
 SHARE = 0.01  # of the time of all training, that timing takes
 LEAST, MOST = {"cpu": 0.6, "cuda": 5.0}, {"cpu": 12.0, "cuda": 20.0}  # seconds of timing
@@ -96,7 +97,8 @@ class Timing:
     Attributes:
         rates: samples a second. scaling: the work of all cores side by side, in multiples of one core's.
         seconds: for which candidates were read, at most.
-        quiet: the best readings of all candidates that may win had a core for each thread; else it is not kept.
+        quiet: the best readings of all candidates that may win had a core for each thread, and all had the memory that
+            they need; else it is not kept.
     """
 
     rates: Mapping[Candidate, float]
@@ -158,6 +160,7 @@ class Race:
         rates: samples a second, by the best reading of each candidate.
         clean: candidates of which that reading had a core for each thread.
         spent: seconds of readings, less those that were spent without a core.
+        short: the memory did not suffice for a candidate; other processes may have taken it.
     """
 
     def __init__(self, prepare: Prepare, on: torch.device, batch: float, walk: int, samples: float) -> None:
@@ -167,6 +170,7 @@ class Race:
         self._ready: dict[Candidate, Go] = {}
         self._pace: dict[Candidate, float] = {}  # steps a second
         self.spent = 0.0
+        self.short = False
 
     @property
     def seconds(self) -> float:
@@ -229,13 +233,18 @@ class Race:
         """Take so many steps."""
         torch.set_num_threads(candidate.threads)
         waited, start, own = cores.waited(), time.perf_counter(), time.thread_time()
+        samples, fits = 0, True
         try:
             samples = self._ready[candidate](steps)
             if self.on.type == "cuda":
                 torch.cuda.synchronize(self.on)
-        except torch.OutOfMemoryError:
+        except Exception as error:
+            if not out_of_memory(error):
+                raise
+            fits = False
+        if not fits:  # the error is gone, and with it what its frames held
+            self.short = True
             torch.cuda.empty_cache()
-            samples = 0
         clock, own = max(time.perf_counter() - start, 1e-9), time.thread_time() - own
         took, without = clock, 0.0
         if self.on.type == "cpu":
@@ -281,7 +290,7 @@ def measure(
     several = max(lane.threads for lane in lanes)
     workers = len(lanes) > 1 and race.seconds >= LEAST[on.type]  # shorter runs have none
     scaling = cores.scaling(several, seconds=min(0.02, race.seconds / 30)) if workers else 1.0
-    return Timing(race.rates, scaling, race.seconds, quiet=race.clean.issuperset(front))
+    return Timing(race.rates, scaling, race.seconds, quiet=not race.short and race.clean.issuperset(front))
 
 
 _here: dict[str, Timing] = {}
@@ -305,7 +314,8 @@ def recalled(
     """The timing for `key` (model, shapes, candidates) on this machine: from the user's cache folder, or made now.
 
     One that is older than `KEPT`, or that was made on another processor, is made again; so is one that does not serve.
-    A disturbed timing would be wrong for a long time: only this process uses it again.
+    A disturbed timing, or one for which a GPU's memory did not suffice, would be wrong for a long time: only this
+    process uses it again.
 
     Args:
         key: all that the rates depend on, but for the machine. now: times. serves: True if a kept one is long enough.

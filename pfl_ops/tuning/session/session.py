@@ -277,7 +277,7 @@ class Session:
             return packing.execution(execution)
         if part.gpus and not torch.cuda.is_available():
             return execution  # a cluster's GPU: each trial has to see for itself
-        return settle(self.settings.example, execution, self.data_dir)
+        return settle(self.settings.example, execution, self.data_dir, gpus=part.gpus)
 
     def _note_execution(self, execution: Execution) -> None:
         how = {name: getattr(execution, name) for name in ("device", "way", "chunk", "workers", "threads")}

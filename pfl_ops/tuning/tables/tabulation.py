@@ -200,7 +200,7 @@ class _Source:
         if key not in executions:
             execution = self.part.execution(self.call.execution)
             if settings.has_one_network:
-                execution = settle(settings.example, execution, self.call.data_dir)
+                execution = settle(settings.example, execution, self.call.data_dir, gpus=self.part.gpus)
             executions[key] = execution
         return executions[key]
 
