@@ -37,6 +37,35 @@ def test_usable(files: dict[str, str], expected: int, tmp_path: Path) -> None:
     assert cores.usable(tmp_path) == expected
 
 
+@pytest.mark.usefixtures("eight")
+@pytest.mark.parametrize(
+    ("groups", "files", "expected"),
+    [
+        ("0::/user.slice/job.scope\n", {"user.slice/job.scope/cpu.max": "200000 100000"}, 2),  # systemd-run -p CPUQuota
+        ("0::/user.slice/job.scope\n", {"user.slice/job.scope/cpu.max": "max 100000"}, 8),
+        ("0::/a/b\n", {"a/cpu.max": "300000 100000", "a/b/cpu.max": "500000 100000"}, 3),  # the narrowest
+        ("0::/docker/0123\n", {"cpu.max": "400000 100000"}, 4),  # the name that the host gave it
+        ("0::/a\n", {"b/cpu.max": "100000 100000"}, 8),  # another process's
+        (
+            "5:cpu,cpuacct:/job\n4:memory:/other\n0::/\n",
+            {"cpu/job/cpu.cfs_quota_us": "250000", "cpu/job/cpu.cfs_period_us": "50000"},
+            5,
+        ),
+        (
+            "5:cpuacct:/job\n4:cpu:/\n",
+            {"cpu/job/cpu.cfs_quota_us": "100000", "cpu/job/cpu.cfs_period_us": "100000"},
+            8,
+        ),
+    ],
+)
+def test_usable_below_a_group(groups: str, files: dict[str, str], expected: int, tmp_path: Path) -> None:
+    for name, text in {"proc/self/cgroup": groups, **{f"sys/fs/cgroup/{k}": v for k, v in files.items()}}.items():
+        file = tmp_path / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text + "\n")
+    assert cores.usable(tmp_path) == expected
+
+
 @pytest.mark.parametrize(("load", "count", "expected"), [(2.0, 2, False), (3.0, 2, True), (9.0, 16, False)])
 def test_busy(load: float, count: int, expected: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "getloadavg", lambda: (load, 0.0, 0.0))

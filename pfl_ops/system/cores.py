@@ -9,31 +9,31 @@ from pathlib import Path
 
 import torch
 
-from pfl_ops.system import machine
+from pfl_ops.system import control_groups, machine
+from pfl_ops.system.control_groups import ControlGroup
 
 SIDE = 512  # of the square matrices behind `scaling`: large enough that the interpreter is idle meanwhile
 
 
 def usable(root: Path = Path("/")) -> int:
-    """Cores that this process may run on, or fewer where its control group grants it less time than that.
+    """Cores that this process may run on, or fewer where a control group above it grants less time than that.
 
     Args:
-        root: where /sys is looked for.
+        root: where /proc and /sys are looked for.
     """
     there = machine.cores()
-    granted = _granted(root / "sys/fs/cgroup")
-    return there if granted is None else max(1, min(there, int(granted + 0.5)))
+    granted = [cores for group in control_groups.above("cpu", root) if (cores := _granted(group)) is not None]
+    return max(1, min(there, int(min(granted) + 0.5))) if granted else there
 
 
-def _granted(group: Path) -> float | None:
-    """Cores' worth of time that a container's control group (version 2 or 1) grants; None: no limit."""
-    for names in (["cpu.max"], ["cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us"]):
-        try:
-            quota, period = " ".join((group / name).read_text(encoding="ascii") for name in names).split()
-            return int(quota) / int(period) if int(quota) > 0 else None
-        except (OSError, ValueError):  # no such file, or "max"
-            continue
-    return None
+def _granted(group: ControlGroup) -> float | None:
+    """Cores' worth of time that a control group grants; None: no limit."""
+    names = ["cpu.max"] if group.version == 2 else ["cpu.cfs_quota_us", "cpu.cfs_period_us"]
+    try:
+        quota, period = " ".join((group.folder / name).read_text(encoding="ascii") for name in names).split()
+        return int(quota) / int(period) if int(quota) > 0 else None
+    except (OSError, ValueError, ZeroDivisionError):  # no such group here, or "max"
+        return None
 
 
 def busy() -> bool:

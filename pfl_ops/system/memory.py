@@ -8,7 +8,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from pfl_ops.system import control_groups
+
 UNKNOWN = 4 << 30  # where the system does not say
+FILES = {
+    2: ("memory.max", "memory.current", "inactive_file"),
+    1: ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+}
+"""Version of control groups -> files with limit and usage, and the entry of memory.stat that can be dropped."""
 KEPT = ("VmHWM:", "RssFile:", "RssShmem:")  # of /proc/PID/status
 
 
@@ -106,26 +113,11 @@ def _half_of_the_machine() -> int:
 
 
 def _allowed(root: Path) -> Iterator[int]:
-    """Return what each control group above this process (version 2 or 1) still allows."""
-    try:
-        lines = (root / "proc/self/cgroup").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return
-    for line in lines:
-        _, _, rest = line.partition(":")
-        controllers, _, path = rest.partition(":")
-        if controllers == "":
-            top, names = root / "sys/fs/cgroup", ("memory.max", "memory.current", "inactive_file")
-        elif "memory" in controllers.split(","):
-            top = root / "sys/fs/cgroup/memory"
-            names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
-        else:
-            continue
-        group = top / path.strip("/")
-        for place in (group, *(p for p in group.parents if p.is_relative_to(top))):  # a container sees its own as `top`
-            left = _left(place, *names)
-            if left is not None:
-                yield left
+    """Return what each control group above this process still allows."""
+    for group in control_groups.above("memory", root):
+        left = _left(group.folder, *FILES[group.version])
+        if left is not None:
+            yield left
 
 
 def _left(group: Path, limit: str, usage: str, droppable: str) -> int | None:
