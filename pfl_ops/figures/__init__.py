@@ -11,7 +11,7 @@ number.
 
     environments   who holds what: partition
     onerun         one run: curves, clients
-    trends         several runs as lines: lines, panels, panel, over
+    trends         several runs as lines: lines, panels, panel, over; coinciding: which of them lie on others
     clouds         several runs as points: scatter, distributions, strip
     grids          two settings: bars, heat
     studies        trials: history, pareto
@@ -35,7 +35,7 @@ from pfl_ops.figures.onerun import MEANINGS, VIEWS, Records, clients, curves
 from pfl_ops.figures.studies import history, pareto
 from pfl_ops.figures.style import CLASSES, theme
 from pfl_ops.figures.swatches import swatch
-from pfl_ops.figures.trends import lines, over, panel, panels
+from pfl_ops.figures.trends import coinciding, lines, over, panel, panels
 
 __all__ = [
     "CLASSES",
@@ -47,6 +47,7 @@ __all__ = [
     "adaptive_variables",
     "bars",
     "clients",
+    "coinciding",
     "colours",
     "curves",
     "distributions",

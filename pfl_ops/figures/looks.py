@@ -7,12 +7,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from pfl_ops.errors import PflOpsError
 from pfl_ops.figures import style
 
 MARKERS = ("o", "s", "D", "^", "v", "P", "X", "p", "h", "*")
 DASHES: tuple[Any, ...] = ("-", (0, (5, 1.8)), (0, (1.2, 1.4)), (0, (5, 1.5, 1.2, 1.5)), (0, (2.5, 1.2)))
 REST = "rest"
+DASH_LENGTH = 3.0  # line widths, of lines that coincide
 SIZES = {"*": 6.5, "P": 5.0, "X": 5.0, "^": 5.0, "v": 5.0, "p": 5.2, "h": 5.2, "D": 4.2}
 
 
@@ -72,6 +76,46 @@ def looks(names: Iterable[str], chosen: Mapping[str, str] | None = None) -> dict
         else:
             found[name] = _slot(next(free), colour)
     return found
+
+
+def shared_dashes(curves: Mapping[str, tuple[NDArray[Any], NDArray[np.float64]]]) -> dict[str, Any]:
+    """Dashes for lines that coincide with an earlier one, so that each of them is seen: the first stays solid.
+
+    Two lines coincide if they have the same two or more points wherever both have any.
+
+    Args:
+        curves: name -> (x [X], y [X]), by x, in the order in which they are drawn.
+    Returns:
+        name -> matplotlib's dash, of lines that would hide an earlier one.
+
+    >>> both = np.array([1, 2]), np.array([0.5, 0.6])
+    >>> shared_dashes({"fedavg": both, "fedprox": both, "ditto": (both[0], both[1] + 0.1)})
+    {'fedprox': (3.0, (3.0, 3.0))}
+    """
+    groups: list[list[str]] = []
+    for name, curve in curves.items():
+        for group in groups:
+            if all(_coincide(curves[other], curve) for other in group):
+                group.append(name)
+                break
+        else:
+            groups.append([name])
+    return {
+        name: ((len(group) - k) * DASH_LENGTH, (DASH_LENGTH, (len(group) - 1) * DASH_LENGTH))
+        for group in groups
+        for k, name in enumerate(group)
+        if k
+    }
+
+
+def _coincide(
+    first: tuple[NDArray[Any], NDArray[np.float64]], second: tuple[NDArray[Any], NDArray[np.float64]]
+) -> bool:
+    low, high = max(first[0].min(), second[0].min()), min(first[0].max(), second[0].max())
+    (x, y), (other_x, other_y) = (
+        (x[(low <= x) & (x <= high)], y[(low <= x) & (x <= high)]) for x, y in (first, second)
+    )
+    return len(x) > 1 and np.array_equal(x, other_x) and bool(np.allclose(y, other_y, rtol=0, atol=1e-9))
 
 
 def _is_slot(colour: str) -> bool:

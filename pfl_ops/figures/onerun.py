@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from pfl_ops.errors import PflOpsError
 from pfl_ops.figures import style
+from pfl_ops.figures.looks import shared_dashes
 from pfl_ops.figures.parts import beside, percent_axis, whole_numbers
 
 if TYPE_CHECKING:
@@ -45,15 +46,15 @@ def curves(records: Records, title: str | None = None) -> Figure:
         shown: dict[str, Any] = {}
         banded = False
         for axes, view, label in zip(panels, ("local", "global"), VIEWS, strict=True):
-            for stage, colour in shades.items():
-                start = f"{split}/{stage}/{view}"
-                rounds, mean = _series(records, f"{start}/mean")
-                if not len(rounds):
-                    continue
-                sparse = len(rounds) <= 25
+            means = {stage: _series(records, f"{split}/{stage}/{view}/mean") for stage in shades}
+            means = {stage: series for stage, series in means.items() if len(series[0])}
+            dashes = shared_dashes(means)  # L1 and G are one model in methods with one model for all
+            for stage, (rounds, mean) in means.items():
+                start, colour = f"{split}/{stage}/{view}", shades[stage]
                 (line,) = axes.plot(
-                    rounds, mean, color=colour, marker=MARKERS[stage] if sparse else "", markeredgewidth=0, zorder=3
-                )
+                    rounds, mean, color=colour, linestyle=dashes.get(stage, "-"), markeredgewidth=0, zorder=3,
+                    marker=MARKERS[stage] if len(rounds) <= 25 else "",
+                )  # fmt: skip
                 shown.setdefault(MEANINGS[stage], line)
                 low_rounds, low = _series(records, f"{start}/q10")
                 high = _series(records, f"{start}/q90")[1]
@@ -93,12 +94,15 @@ def clients(accuracies: Mapping[str, ArrayLike], title: str | None = None, ylabe
         figure, (left, right) = style.percent_panels(7.6, 3.7, title, top=0.12, width_ratios=[2.6, 1])
         shades = stage_colours()
         most = max(map(len, present.values()))
-        for stage, values in present.items():
+        ranked = {
+            stage: ((np.arange(len(values)) + 0.5) / len(values) * 100, values) for stage, values in present.items()
+        }
+        dashes = shared_dashes(ranked)
+        for stage, (ranks, values) in ranked.items():
             colour = shades.get(stage, style.current().faint)
-            ranks = (np.arange(len(values)) + 0.5) / len(values) * 100
             left.plot(
                 ranks, values, color=colour, marker=MARKERS.get(stage, "o") if most <= 60 else "", markeredgewidth=0,
-                label=MEANINGS.get(stage, stage),
+                linestyle=dashes.get(stage, "-"), label=MEANINGS.get(stage, stage),
             )  # fmt: skip
         left.set_xlim(0, 100)
         left.set(xlabel="clients, from worst to best (% of clients)", ylabel=ylabel)

@@ -11,7 +11,7 @@ from pfl_ops.errors import PflOpsError
 from pfl_ops.figures import style
 from pfl_ops.figures.bands import Band, Summary, repetitions, summaries
 from pfl_ops.figures.labels import LineEnd, end_labels
-from pfl_ops.figures.looks import Look, looks
+from pfl_ops.figures.looks import Look, looks, shared_dashes
 from pfl_ops.figures.parts import as_percent, key_below, percent_axis, remark, whole_numbers, within_shares, wrapped
 
 if TYPE_CHECKING:
@@ -172,9 +172,13 @@ def over(
     with style.style():
         note, names = repetitions({name: one.n for name, one in found.items()})
         figure, axes = style.single(_width(names.values()), _height(len(found)))
+        dashes = _dashes(found)
         for name, one in found.items():
             look = seen[name]
-            axes.plot(one.x, one.mean, color=look.colour, linestyle=look.dash, label=name, zorder=3, **look.dots())
+            axes.plot(
+                one.x, one.mean, color=look.colour, linestyle=dashes.get(name, look.dash), label=name, zorder=3,
+                **look.dots(),
+            )  # fmt: skip
             if one.std.any():
                 axes.errorbar(
                     one.x, one.mean, one.std, fmt="none", ecolor=look.colour, elinewidth=1.0, capsize=2.5, alpha=0.8,
@@ -190,6 +194,15 @@ def over(
         style.headline(figure, title)
         _name_lines(figure, axes, found, seen, names)
     return figure
+
+
+def coinciding(series: Mapping[str, Band]) -> tuple[str, ...]:
+    """Return the names of lines that are dashed since they coincide with an earlier one; `series`: as for `lines`."""
+    return tuple(_dashes(summaries(series)))
+
+
+def _dashes(series: Mapping[str, Summary]) -> dict[str, Any]:
+    return shared_dashes({name: (one.x, one.mean) for name, one in series.items()})
 
 
 def _width(names: Iterable[str]) -> float:
@@ -210,13 +223,14 @@ def _draw_lines(
     marks: Mapping[str, Points] | None = None,
 ) -> None:
     faint = 0.14 if len(series) <= 6 else 0.08
+    dashes = _dashes(series)
     for i, (name, one) in enumerate(series.items()):
         look, places = seen[name], len(one.x)
         step = 1 if places <= DOTTED else places // most
         marked = (i * step // len(series), step)  # at other places on each line
         axes.plot(
-            one.x, one.mean, color=look.colour, linestyle=look.dash, label=name, markevery=marked, zorder=3,
-            **look.dots(),
+            one.x, one.mean, color=look.colour, linestyle=dashes.get(name, look.dash), label=name, markevery=marked,
+            zorder=3, **look.dots(),
         )  # fmt: skip
         if one.std.any():
             low, high = one.mean - one.std, one.mean + one.std

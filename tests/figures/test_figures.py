@@ -124,6 +124,15 @@ def test_curves_show_each_stage_where_it_was_tracked():
     assert local.get_ylabel() == "validation accuracy"
 
 
+def test_stages_that_coincide_are_both_seen():
+    """FedAvg's clients hold the global model, so that its G lies on its L1; L1 is scored before round 1, too."""
+    found = [(t, {"test/L1/local/mean": 0.1 * t, "test/L2/local/mean": 0.2}) for t in range(4)]
+    found[1:] = [(t, values | {"test/G/local/mean": 0.1 * t}) for t, values in found[1:]]
+    assert [line.get_linestyle() for line in figures.curves(found).axes[0].lines] == ["-", "-", "--"]
+    both = figures.clients({"L1": [0.1, 0.5], "L2": [0.4, 0.9], "G": [0.5, 0.1]})
+    assert [line.get_linestyle() for line in both.axes[0].lines] == ["-", "-", "--"]
+
+
 def test_curves_draw_through_rounds_without_a_value():
     """The global view is NaN in rounds 1 to 4, as in a table of all rounds; an unscored band has no NaN either."""
     names = sorted({name for _, values in records() for name in values})

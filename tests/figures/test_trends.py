@@ -8,6 +8,7 @@ import pytest
 
 from pfl_ops import figures
 from pfl_ops.errors import PflOpsError
+from pfl_ops.figures import looks
 from pfl_ops.figures.bands import summary
 from pfl_ops.figures.labels import apart
 
@@ -40,6 +41,22 @@ def test_a_line_is_the_mean_and_its_band_the_sample_standard_deviation():
     assert texts(axes) == ["fliu", "fedavg"]
     assert axes.get_title(loc="right") == "mean ± standard deviation, n = 3"
     assert axes.get_figure().get_suptitle() == "MNIST"
+
+
+def test_lines_that_coincide_are_all_seen():
+    """The second of two lines on one another has gaps as long as its dashes, the third ones of twice that length.
+
+    A line of which another one has a part, and lines with one common point, are as they were.
+    """
+    shown = {"fedavg": THREE, "fedprox": THREE, "ditto": THREE + 0.01, "feddyn": THREE}
+    axes = figures.lines({name: (ROUNDS, values) for name, values in shown.items()}).axes[0]
+    dashes = {name: drawn(axes, name).get_linestyle() for name in shown}
+    assert dashes == {"fedavg": "-", "fedprox": "--", "ditto": "-", "feddyn": "--"}
+    found = looks.shared_dashes({name: (np.array(ROUNDS), values[0]) for name, values in shown.items()})
+    assert found == {"fedprox": (6.0, (3.0, 6.0)), "feddyn": (3.0, (3.0, 6.0))}
+    assert figures.coinciding({"a": (ROUNDS, THREE), "b": (ROUNDS[1:], THREE[:, 1:])}) == ("b",)
+    assert figures.coinciding({"a": (ROUNDS, THREE), "b": ([0, 10], THREE[:, ::2])}) == ()
+    assert figures.coinciding({"a": (ROUNDS, THREE), "b": ([10, 20], [0.8, 0.8])}) == ()
 
 
 def test_one_repetition_has_no_band():

@@ -104,6 +104,7 @@ def _curves(
 
     drawn = [label for label in labels if any(label in bands for bands in grid.values())]
     if len(drawn) <= MOST_LINES:
+        caption += " Lines that coincide are dashed in turn." if any(map(figures.coinciding, grid.values())) else ""
         whole = partial(figures.panels, grid, xlabel=xlabel, ylabel=ylabel, percent=percent, colours=colours)
         draw = partial(figures.panel, size=(4.6, 2.7 + 0.06 * len(drawn)), xlabel=xlabel, percent=percent)
         panels = [
