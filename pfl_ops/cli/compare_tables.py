@@ -1,6 +1,6 @@
 """A comparison on the terminal: a table for each group, on a narrow terminal with fewer columns."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from rich.console import Console
 from rich.markup import escape
@@ -33,12 +33,13 @@ from pfl_ops.reports.numbers import (
     title_of,
 )
 
-WIDEST_NAME = 44  # columns of a line's name; a longer one is broken
-OPTIONAL = (
-    *("train seconds", "received MiB", "sent MiB", "best round", "best", "last", "worst client %", "p"),
-    *("Acc(G) %", "Acc(L) %", "n"),
-)
-"""Columns, by the beginning of their names, in the order in which they go if there is no room."""
+WIDEST_NAME, NARROW_NAME = 44, 24  # columns of a line's name; a longer one is broken
+LESS = ("train seconds", "received MiB", "sent MiB", "best round", "best", "last", "worst client %")
+MORE = ("Acc(G) %", "Acc(L) %", "p", "n")
+"""Columns, by the beginning of their names, in the order in which they go if there is no room.
+
+Without `LESS` names become narrow, before a column of `MORE` goes: p and n, which say how sure an order is, go last.
+"""
 FOLDED = 240  # characters of a group's notes, or of a remark; longer ones are cut, unless --notes is given
 FEW_LINES = 12  # in a table with more lines, a line's other stages are left to the page
 
@@ -75,7 +76,7 @@ def show(comparison: Comparison, console: Console, remarks: Console | None = Non
     columns = [name for name in there if name not in dropped]
     others = any(name.startswith(("best ", "best/", "last ")) for name in columns)
     if comparison.at == "best" or others:
-        for note in dict.fromkeys(note for group in comparison.groups for note in best_notes(comparison, group)):
+        for note in _by_group(comparison, best_notes):
             say(console, note)
     tested = any(line.difference and line.difference.p is not None for line in comparison.lines)
     if tested and "p" in columns:
@@ -89,6 +90,15 @@ def show(comparison: Comparison, console: Console, remarks: Console | None = Non
                 say(console, f"{group.title}: {note}" if several else note)
 
 
+def _by_group(c: Comparison, notes: Callable[[Comparison, Group], Iterable[str]]) -> Iterator[str]:
+    """Notes on the groups: one that all groups have once, another one with its group's title if there are several."""
+    told = {group.title: tuple(notes(c, group)) for group in c.groups}
+    common = [note for note in dict.fromkeys(sum(told.values(), ())) if all(note in some for some in told.values())]
+    yield from common
+    for title, some in told.items():
+        yield from (f"{title}: {note}" for note in some if note not in common)
+
+
 def _fitting(c: Comparison, console: Console, names: list[str]) -> tuple[list[str], list[Table]]:
     """Return the columns that are left out, as few as the terminal's width allows, and a table for each group.
 
@@ -96,19 +106,24 @@ def _fitting(c: Comparison, console: Console, names: list[str]) -> tuple[list[st
         names: headings of all groups.
     """
     deciding = {title_of(group.metric) for group in c.groups}
-    droppable = [
-        name
-        for start in OPTIONAL
-        for name in names
-        if (name == start or (start in ("best", "last") and name.startswith(f"{start} ") and name != "best round"))
-        and name not in deciding
-    ]
+    less, more = (
+        [
+            name
+            for start in starts
+            for name in names
+            if (name == start or (start in ("best", "last") and name.startswith(f"{start} ") and name != "best round"))
+            and name not in deciding
+        ]
+        for starts in (LESS, MORE)
+    )
+    tries = [(less[:n], WIDEST_NAME) for n in range(len(less) + 1)]
+    tries += [(less + more[:n], NARROW_NAME) for n in range(len(more) + 1)]
     wide = console.options.update(max_width=1000)
-    for n in range(len(droppable) + 1):
-        tables = [_table(c, group, droppable[:n]) for group in c.groups]
+    for dropped, name_width in tries:
+        tables = [_table(c, group, dropped, name_width) for group in c.groups]
         if all(console.measure(table, options=wide).maximum <= console.width for table in tables):
             break
-    return droppable[:n], tables
+    return dropped, tables
 
 
 def _columns(c: Comparison, group: Group) -> list[str]:
@@ -118,19 +133,19 @@ def _columns(c: Comparison, group: Group) -> list[str]:
     return [*first, *other_rounds(c, group), *target, *TRAFFIC, SECONDS]
 
 
-def _table(c: Comparison, group: Group, dropped: list[str]) -> Table:
+def _table(c: Comparison, group: Group, dropped: list[str], name_width: int = WIDEST_NAME) -> Table:
     """A row a line, and below it one for each other stage that was scored; settings stand under the name."""
     shown = [name for name in _columns(c, group) if name not in dropped]
     table = Table(title=escape(f"{group.title}: {group.size}"), title_justify="left", title_style="bold", box=None)
     table.pad_edge = False
     for name in shown:
         if name == "setting":
-            table.add_column(name, min_width=10, max_width=WIDEST_NAME, overflow="fold")
+            table.add_column(name, min_width=10, max_width=name_width, overflow="fold")
         else:
             heading = escape(_in_two_lines(name))
             table.add_column(heading, justify="left" if name == "stage" else "right", no_wrap=True)
     for line in group.lines:
-        for i, cells in enumerate(_rows(c, group, line)):
+        for i, cells in enumerate(_rows(c, group, line, name_width)):
             table.add_row(*(cells.get(name, "") for name in shown), style="dim" if i else None)
     return table
 
@@ -144,7 +159,20 @@ def _in_two_lines(name: str) -> str:
     return f"{name[:at]}\n{name[at + 1 :]}"
 
 
-def _rows(c: Comparison, group: Group, line: Line) -> Iterator[dict[str, str]]:
+def _broken(settings: str, width: int) -> str:
+    """Settings with line breaks behind their commas, so that a name and its value stay in one line of that width."""
+    lines = [""]
+    for part in settings.split(", "):
+        joined = f"{lines[-1]}, {part}" if lines[-1] else part
+        if len(joined) < width or not lines[-1]:
+            lines[-1] = joined
+        else:
+            lines[-1] += ","
+            lines.append(part)
+    return "\n".join(lines)
+
+
+def _rows(c: Comparison, group: Group, line: Line, name_width: int) -> Iterator[dict[str, str]]:
     """The cells of a line by heading: first in its own stage, then in the others."""
     first = {name: text_of(line, metric, c.at) for name, metric in shown_metrics(group).items()}
     first |= {"setting": escape(line.label), "n": str(len(line.runs)), "stage": line.stage}
@@ -160,4 +188,4 @@ def _rows(c: Comparison, group: Group, line: Line) -> Iterator[dict[str, str]]:
     others = [stage for stage in line.stages if stage != line.stage] if len(group.lines) <= FEW_LINES else []
     for i, stage in enumerate(others or [""] * bool(line.settings)):
         cells = {name: text_of(line, f"{stage}/{metric}", c.at) for name, metric in VIEWS.items() if stage}
-        yield cells | {"stage": stage, "setting": "" if i else escape(line.settings)}
+        yield cells | {"stage": stage, "setting": "" if i else escape(_broken(line.settings, name_width))}

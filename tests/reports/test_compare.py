@@ -1367,8 +1367,38 @@ def test_the_table_fits_the_terminal(store: Any, width: int) -> None:
     show(go(store, target=0.6), console)
     text = console.export_text()
     assert "fliu" in text and "highest" in text and "105.0 ± 15.0" in text  # never given up: the one that decides
-    assert all(len(line.rstrip()) <= width for line in text.splitlines() if "no room for" not in line)
+    notes = ("no room for", "p:", "p of ", "no p of ")  # one line each, which a terminal breaks
+    wide = [line for line in text.splitlines() if len(line.rstrip()) > width and not line.startswith(notes)]
+    assert wide == []
     assert ("no room for" in text) == (width < 190)
+
+
+def test_a_narrow_terminal_keeps_n_and_p(made: Any, shelf: Any) -> None:
+    """Settings below a method's name took half of 80 columns: n, p, Acc(L) and Acc(G) had no room.
+
+    They are broken behind a comma. Notes on best rounds say of which group they are, as those on fairness do.
+    """
+    alike = {"training.lr": 0.002, "training.local_epochs": 1}
+    runs = [made("fliu", s, a, **alike) for s, a in enumerate((0.6, 0.7, 0.8))]
+    runs += [made("fedavg", s, a, **alike | {"training.lr": 0.05}) for s, a in enumerate((0.5, 0.5, 0.7))]
+    runs += [made("pfedme", s, 0.4, **{"training.local_steps": 20, "training.lr": 0.05}) for s in range(3)]
+    runs += [made("fliu", s, 0.5, **alike, **{"partition.kind": "path"}) for s in range(2)]
+    curves = {run.run_id: {"test/L1/acc": [0.1, math.nan, 0.3]} for run in runs}
+    curves[runs[0].run_id] = {"test/L1/acc": [0.1, 0.2, 0.3]}
+    for run in runs:
+        run.metrics.update({"best/round": 2, "best/test/L1/acc": 0.3})
+    found = go(shelf(runs, curves), with_clients=False)
+    narrow = Console(width=80, record=True, file=io.StringIO())
+    show(found, narrow)
+    text = narrow.export_text()
+    heads = next(line.split() for line in text.splitlines() if line.startswith("setting"))
+    assert heads[:3] == ["setting", "n", "stage"] and heads[-1] == "p"
+    assert "optimiser sgd, lr 0.002" in text or "lr 0.002" in text
+    assert all(len(line) <= 80 for line in text.splitlines() if not line.startswith(("no room", "p:")))
+    wide = Console(width=250, record=True, file=io.StringIO())
+    show(found, wide)
+    (told,) = (line for line in wide.export_text().splitlines() if "best rounds were chosen among other rounds" in line)
+    assert told.startswith("digits, lsqs: best rounds")
 
 
 @pytest.mark.parametrize(
