@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 CAPTIONS = {
     "importance_fanova": "Importance of the parameters for the validation score, by fANOVA.",
     "importance_ped_anova": "Importance of the parameters for being among the best tenth, by PED-ANOVA.",
-    "slice": "The validation score against each parameter, a dot a trial; darker ones came later.",
+    "slice": "The validation score against each parameter, a dot a trial in the colour of its number.",
     "contour": "The validation score over the two most important numbers, interpolated between the trials.",
-    "parallel_coordinate": "Each trial as a line through its parameters; the darker, the better.",
+    "parallel_coordinate": "Each trial as a line through its parameters, in the colour of its validation score.",
     "edf": "Share of the complete trials with at most this validation score.",
     "timeline": "When each trial ran, and how it ended; pruned: stopped early, fail: diverged, or an error.",
 }

@@ -7,13 +7,16 @@ import optuna
 import pandas as pd
 import pytest
 from matplotlib import pyplot
+from matplotlib.collections import PathCollection
+from matplotlib.colors import to_hex
 from optuna.trial import TrialState
 
+from pfl_ops import figures
 from pfl_ops.cli.study_page import page, shared, write_page
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.reports.pages.document import Picture
 from pfl_ops.tuning import Study
-from pfl_ops.tuning.findings.pictures import NAMES, Pictures
+from pfl_ops.tuning.findings.pictures import NAMES, Pictures, in_theme
 from pfl_ops.tuning.session.confirm import Confirmation
 from pfl_ops.tuning.studies import study_database
 from pfl_ops.tuning.studies import study_storage as study_storages
@@ -145,6 +148,33 @@ def test_pictures_are_drawn_and_leave_matplotlib_as_it_was(pictures):
     assert len(drawn["timeline"].axes[0].patches) == 13
 
 
+def shown(axis):
+    """The labels of its ticks."""
+    return [text.get_text() for text in axis.get_ticklabels()]
+
+
+def test_a_trial_has_one_colour_in_the_slices_of_all_parameters(pictures):
+    """γ's value exists in some trials alone: its slice had the whole range of colours for these, unlike the bar."""
+    found = pictures(12)
+    drawn = [found.draw("slice"), *(draw() for draw in found.slices().values())]
+    there = [artist for figure in drawn for axes in figure.axes for artist in axes.collections]
+    dots = [one for one in there if isinstance(one, PathCollection) and one.get_array() is not None]
+    assert len(dots) == 10 and {artist.get_clim() for artist in dots} == {(0, 11)}
+
+
+@pytest.mark.parametrize(("modes", "best"), [(("max",), -1), (("min",), 0)])
+def test_values_have_the_colours_of_the_theme(pictures, modes, best):
+    """The best line is the strongest one on a light and on a dark page, and no line has the colour of the page."""
+    figure = pictures(12, goal=Objective(ONE.metrics, modes)).draw("parallel_coordinate")
+    for theme in ("light", "dark"):
+        with figures.theme(theme) as shades:
+            axes, bar = in_theme(figure).axes[:2]
+            (lines,) = axes.collections
+            assert shown(bar.yaxis)[0].endswith(" %")
+            ends = [to_hex(lines.to_rgba(value)).upper() for value in lines.get_clim()]
+            assert ends[best] == shades.ramp[-1].upper() and ends[-1 - best] == shades.ramp[1].upper()
+
+
 def test_timeline_of_a_trial_that_diverged_says_fail(tmp_path):
     """Optuna has it as PRUNED, which would say that it was stopped early."""
     study_storage = StudyStorage("s", study_database.storage(str(tmp_path / "s.log")), ONE, {"digest": "d"})
@@ -209,10 +239,6 @@ def test_picture_that_fails_is_skipped_with_its_error(pictures, monkeypatch):
 
 def test_axes_have_percents_and_whole_numbers(pictures):
     """Optuna's have 0.9 for an accuracy of 90 %, and 2.5 local epochs; trial 2.5 beside a bar of colours."""
-
-    def shown(axis):
-        return [text.get_text() for text in axis.get_ticklabels()]
-
     drawn = pictures(12)
     contour = drawn.draw("contour")
     contour.draw_without_rendering()

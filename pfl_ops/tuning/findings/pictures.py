@@ -98,6 +98,7 @@ class Pictures:
                 _turn_words(one)
                 one.set_title("")
             figure.axes[0].set(xlabel="", ylabel="")
+            self._colour_by_trial(figure)
             figure.tight_layout()
             return in_theme(figure)
 
@@ -142,6 +143,7 @@ class Pictures:
         figure.set_size_inches(2.2 + 2.6 * len(shown), 4)
         for one in figure.axes:
             _turn_words(one)
+        self._colour_by_trial(figure)
         figure.suptitle("")
         figure.set_layout_engine("constrained" if len(shown) > 1 else "tight")  # one plot's bar needs the latter
         return figure
@@ -186,6 +188,17 @@ class Pictures:
         return figure
 
     # -- parts -------------------------------------------------------------------------------------------------------
+
+    def _colour_by_trial(self, figure: "Figure") -> None:
+        """Give a trial one colour in the slices of all parameters, that of the bar.
+
+        Optuna spreads the colours of each slice over the trials that have the parameter.
+        """
+        numbers = [trial.number for trial in self.complete]
+        for axes in figure.axes:
+            for artist in axes.collections:
+                if artist.get_array() is not None:
+                    artist.set_clim(min(numbers), max(numbers))
 
     @property
     def _goal(self) -> str:
@@ -338,13 +351,28 @@ def _figure_of(axes: Any) -> "Figure":
 
 
 def in_theme(figure: "Figure") -> "Figure":
-    """Give one of Optuna's pictures the inks of the theme that is in force, and return it; its data keep their colours.
+    """Give one of Optuna's pictures the inks of the theme that is in force, and return it.
 
-    A picture may be inked again, for another theme: it need not be drawn for each.
+    Colours of values go from the theme's faint one to its strongest one: Optuna's go from white, which a light page
+    does not show, to a dark blue, which is least visible on a dark page. A picture may be inked again, for another
+    theme: it need not be drawn for each.
     """
+    from matplotlib.colors import LinearSegmentedColormap
+
     from pfl_ops.figures import style
 
     theme = style.current()
+    ramp = LinearSegmentedColormap.from_list("ramp", theme.ramp[1:])
+    ticks = [
+        (axis, axis.get_major_locator(), axis.get_major_formatter()) for one in figure.axes for axis in _sides(one)
+    ]
+    for artist in [artist for axes in figure.axes for artist in axes.collections]:
+        if artist.get_array() is not None:
+            is_reversed = artist.get_cmap().name.endswith("_r")  # a small value is the strongest one
+            artist.set_cmap(ramp.reversed() if is_reversed else ramp)
+    for axis, locator, formatter in ticks:  # a bar of colours that is drawn again loses the units that it was given
+        axis.set_major_locator(locator)
+        axis.set_major_formatter(formatter)
     figure.set_facecolor(theme.paper)
     for axes in figure.axes:
         axes.set_facecolor(theme.paper)
@@ -363,6 +391,10 @@ def in_theme(figure: "Figure") -> "Figure":
             for text in legend.get_texts():
                 text.set_color(theme.ink)
     return figure
+
+
+def _sides(axes: Any) -> tuple[Any, Any]:
+    return axes.xaxis, axes.yaxis
 
 
 def _turn_words(axes: Any) -> None:
