@@ -15,7 +15,7 @@ from pfl_ops.errors import PflOpsError
 from pfl_ops.federation.execution import choose, timing
 from pfl_ops.federation.execution.choose import Resolved
 from pfl_ops.federation.execution.decide import TrainingWork
-from pfl_ops.federation.execution.review import Executions, kept
+from pfl_ops.federation.execution.review import PROCESSOR, Executions, kept
 from pfl_ops.federation.settings import Execution, Precision
 
 CPU = torch.device("cpu")
@@ -267,6 +267,22 @@ def test_a_resumed_run_keeps_its_execution(execution: dict[str, Any], lines: lis
     begun = Resolved("cpu", "vmap", 4, 2, "float32", torch.__version__, workers=3)
     meta = {"resolved": json.loads(json.dumps(begun.__dict__))}
     assert kept(meta, Execution.model_validate(execution), CPU) == (Executions([(0, begun)]), lines)
+
+
+@pytest.mark.parametrize(("device", "before"), [("cpu", "AMD EPYC 9254"), ("cuda", "NVIDIA A100-SXM4-80GB")])
+def test_a_run_that_goes_on_on_another_processor_says_so(
+    device: str, before: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its rates are those of the other one, too: nothing is compared with them."""
+    monkeypatch.setattr(choose, "cpu_model", lambda: "AMD EPYC 9755")
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda on: "NVIDIA H200")
+    begun, on = Resolved(device, "loop", 1, 2, "float32", torch.__version__), torch.device(device)
+    here = choose.processor(on)
+    meta = {**Executions([(0, begun)], {begun: 1e4}).to_meta(), PROCESSOR: before}
+    line = f"was computed on {before} so far, goes on on {here}: last digits may differ"
+    assert kept(meta, Execution(), on)[1] == [line]
+    assert kept(meta, Execution(), on, over=True)[1] == []
+    assert kept(meta | {PROCESSOR: here}, Execution(), on)[1] == []
 
 
 def test_each_share_of_a_gpus_memory_has_timings_of_its_own(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -108,6 +108,22 @@ def test_finished_run_of_a_gpu_is_read_without_one(
     same(traces(found), traces(whole))
 
 
+def test_another_processor_is_told_and_ends_the_check_of_the_choice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A rate that was promised on one processor is none of another's."""
+    first = simulation(FLIU(), rounds=3, folder=tmp_path)
+    first.executions.promised = {first.resolved: 1e9}
+    upto(first, 1)
+    assert simulation(FLIU(), rounds=3, folder=tmp_path, adapt=True).executions.promised
+    monkeypatch.setattr(choose, "cpu_model", lambda: "another one")
+    last = simulation(FLIU(), rounds=3, folder=tmp_path, adapt=True)
+    [line] = last.complaints
+    assert line.endswith("so far, goes on on another one: last digits may differ") and not last.executions.promised
+    list(last.run())
+    assert not simulation(FLIU(), rounds=3, folder=tmp_path).complaints
+
+
 def test_dropout_and_stacks_resume_too(tmp_path: Path) -> None:
     def drops() -> nn.Module:
         return network(lambda: nn.Sequential(nn.Linear(2, 16), nn.ReLU(), nn.Dropout(0.5)), 16)

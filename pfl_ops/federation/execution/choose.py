@@ -14,6 +14,7 @@ from pfl_ops.federation.execution.timing import Prepare, Timing, measure, recall
 from pfl_ops.federation.settings import Execution, Kernels, Precision
 from pfl_ops.federation.training import kernels as compiled
 from pfl_ops.system import cores, memory
+from pfl_ops.system.machine import cpu_model
 
 WORKER = 300 << 20  # bytes that a worker process takes before its first job, PyTorch itself above all
 OTHERS: Mapping[tuple[str, Precision], tuple[Precision, ...]] = {
@@ -177,6 +178,11 @@ def resolve(
         [*lines, *([line] if line else [])],
         {resolved(choice): rate for choice, rate in promises(timing, work, precision, scope).items()},
     )
+
+
+def processor(on: torch.device) -> str:
+    """Return the name of the GPU, or of the CPU: another one adds in another order."""
+    return torch.cuda.get_device_name(on) if on.type == "cuda" else cpu_model()
 
 
 def memory_share(on: torch.device) -> float:

@@ -13,12 +13,14 @@ from typing import Any
 import torch
 
 from pfl_ops.errors import PflOpsError
-from pfl_ops.federation.execution.choose import Resolved
+from pfl_ops.federation.execution.choose import Resolved, processor
 from pfl_ops.federation.execution.decide import LONG
 from pfl_ops.federation.settings import Execution
 from pfl_ops.federation.state.checkpoint import Record
 from pfl_ops.federation.training.kernels import library
 
+PROCESSOR = "processor"
+"""In a checkpoint: the processor, or the GPU, that computed its round."""
 ROUNDS = 2  # of an execution, the faster of which counts: the first one also pays for what is made once
 WRONG = 0.8  # of the promised rate: what is slower was chosen on a wrong figure
 BETTER = 1.1  # times the rate of the execution in use, that another one must promise
@@ -152,7 +154,10 @@ def kept(
     ]
     if found.torch != torch.__version__:
         lines.append(f"was begun with PyTorch {found.torch}, goes on with {torch.__version__}: last digits may differ")
+    here = processor(on)
+    if (before := meta.get(PROCESSOR, here)) != here:
+        lines.append(f"was computed on {before} so far, goes on on {here}: last digits may differ")
     return executions, lines
 
 
-__all__ = ["Executions", "kept"]
+__all__ = ["PROCESSOR", "Executions", "kept"]

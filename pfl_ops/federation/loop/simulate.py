@@ -21,7 +21,7 @@ from pfl_ops.errors import PflOpsError
 from pfl_ops.federation import losses
 from pfl_ops.federation.execution import choose
 from pfl_ops.federation.execution.decide import LONG
-from pfl_ops.federation.execution.review import Executions, kept
+from pfl_ops.federation.execution.review import PROCESSOR, Executions, kept
 from pfl_ops.federation.execution.stackable import stacks
 from pfl_ops.federation.execution.workers import PooledScorer, PooledTrainer
 from pfl_ops.federation.loop import cohort, diverged, engine, finish
@@ -353,7 +353,8 @@ class Simulation:
         noted = {DIVERGED: self.diverged.as_list()} if self.diverged else {}
         if self._kept_l2 is not None:
             noted[finish.KEPT_L2] = [None if np.isnan(score) else score for score in self._kept_l2.tolist()]
-        return {**self.executions.to_meta(), ENGINE: engine.digest(), **noted}
+        here = choose.processor(self._device)
+        return {**self.executions.to_meta(), ENGINE: engine.digest(), PROCESSOR: here, **noted}
 
     def _chances(self) -> dict[str, np.ndarray]:
         """Columns of the client table where not all clients are alike: probability in a draw, who is a straggler."""
