@@ -590,6 +590,31 @@ def test_a_network_that_gives_one_answer_decides_no_claim() -> None:
             assert f"one answer to all inputs: path/fedavg (11.35 %{told}). " in page
 
 
+def test_a_network_that_gives_one_answer_is_never_best() -> None:
+    """Its clients all have the share of one class, so that their deviation is the lowest."""
+    pooled, std = "test/L1/global/mean", "test/L1/local/std"
+    low = Measure(std, "deviation", better="low")
+    suite = replace(
+        SUITE,
+        measures=(low,),
+        claims=(),
+        published={},
+        exhibits=(Grid(("method",), ("environment",), measures=(std,)),),
+    )
+    trained = {"fedavg": ([0.9, 0.91, 0.92], 0.05), "fliu": ([0.9, 0.92, 0.93], 0.04), "local": ([0.1135] * 3, 0.001)}
+    given = {
+        f"iid/{method}": [
+            Result.of_numbers(seed, {f"final/{pooled}": value, f"final/{std}": spread})
+            for seed, value in enumerate(each)
+        ]
+        for method, (each, spread) in trained.items()
+    }
+    found = table(suite_report(run(suite, outcomes=given, chosen=None, problems={})), "table1").rows
+    assert {row.entries[0].text: row.entries[1].mark for row in found if row.entries} == {
+        "CLT": "", "FedAvg": "", "FLIU": "best",
+    }  # fmt: skip
+
+
 def test_a_network_that_gives_one_answer_in_the_paper_too_is_judged() -> None:
     """FedAvg has 11.35 % in each of five seeds, at every stage. That is 11.4 % with one digit; 11.2 % is another one.
 

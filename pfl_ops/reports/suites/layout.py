@@ -143,14 +143,17 @@ class _Layout:
         """Rows with the best mean of ours, as shown, among those that differ in the innermost axis alone.
 
         Cells with other data or another partition are another task: of several tasks in one axis, only the one of most
-        rows has a best. Numbers of scale smoke have none. A cell with a diverged repetition is no candidate.
+        rows has a best. Numbers of scale smoke have none. A cell with a diverged repetition is no candidate, nor is one
+        of networks that give one answer to all inputs, whose clients may differ least.
         """
         axes = [axis for axis in self.grid.rows if axis != MEASURE]
         found: set[Place] = set()
         groups: dict[Place, dict[str, dict[Place, float]]] = {}
         for row in rows if self.run.scale != "smoke" else ():
             number = self._numbers.get((block, row, column))
-            if number is None or not number[1].better or not axes or self.run.lost(number[0].name):
+            if number is None or not number[1].better or not axes:
+                continue
+            if self.run.lost(number[0].name) or number[0].name in self.run.one_answer:
                 continue
             values = self.run.values(number[0].name, number[1])
             if values and all(map(math.isfinite, values)):

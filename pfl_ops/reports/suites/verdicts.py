@@ -97,7 +97,7 @@ def _one_answer(run: SuiteRun) -> Iterator[Text]:
         yield Text(
             f"Networks that give one answer to all inputs{_given(run)}: {cells}. Their accuracy on pooled data is "
             f"exactly the same {whose}, the share of one class. Training failed under these settings, so claims about "
-            "these cells are not judged.",
+            "these cells are not judged, and no mean of theirs is the best.",
             "warning",
         )
 
