@@ -40,8 +40,8 @@ class Line:
         diverged: repetitions whose training diverged, "seed 2 diverged at round 7, lr 0.4". Then it has no values, no
             curves and no rounds to a target: the mean of the other seeds would be too high.
         single_p: p of that difference before the correction; None where it has none.
-        unfinished: "running, round 12 of 20" of a run without an end, which was named itself. It has the values of
-            that round, and no rank.
+        unfinished: "running, round 12 of 20" of a run without an end, which was named itself. Its values are the
+            last ones, of that round unless another is named; it has no rank.
     """
 
     label: str

@@ -666,6 +666,17 @@ def test_an_unfinished_run_that_is_named_has_no_rank(made: Any, shelf: Any) -> N
     assert document(found)
 
 
+def test_values_of_an_unfinished_run_say_their_round(made: Any, shelf: Any) -> None:
+    """Acc(G) is scored in every second round: in round 3 it is that of round 2, and so is the sum."""
+    run = made("fedavg", 1, 0.9, status="RUNNING", name="mine")
+    nan = math.nan
+    seconds, seldom = {"cost/train_seconds": [1.0] * 4}, [0.1, nan, 0.2, nan]
+    for local, told in (([0.1, 0.2, 0.3, 0.4], "Acc and Acc(G)"), (seldom, "scores")):
+        curves = {"test/L1/local/mean": local, "test/L1/global/mean": seldom, "test/L1/acc": seldom, **seconds}
+        (line,) = go(shelf([run], {run.run_id: curves}), "mine", with_clients=False).lines
+        assert line.label == f"fedavg, seed 1 (running, round 3 of 20, {told} of round 2)"
+
+
 def test_a_target_in_percent_is_refused(store: Any) -> None:
     with pytest.raises(PflOpsError, match=r"is a fraction, 0\.9 for 90 %; no local/mean reaches 90"):
         go(store, target=90)

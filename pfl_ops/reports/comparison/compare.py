@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from pfl_ops.reports.pages.document import Document
 
 BEST_ROUND = "best/round"
+SCORES = {"Acc": "acc", "Acc(L)": "local/mean", "Acc(G)": "global/mean"}
 TEST_DESCRIPTIONS: Mapping[Test, str] = {
     "anytime": f"{TESTS['anytime']} over common seeds (more may be added after a look)",
     "t": f"{TESTS['t']} over common seeds (valid only if n was fixed before the runs)",
@@ -251,7 +252,8 @@ def compare(
         runs = [
             read_ahead(store, run, {*rounds, *(CHOOSING if run is first[run.group] else ())}) for run in chosen.runs
         ]
-        runs += [read_ahead(store, run, {*rounds, *CHOOSING, "cost/train_seconds"}) for run in chosen.started]
+        scores = SCORES.values()
+        runs += [read_ahead(store, run, {*rounds, *CHOOSING, *scores, "cost/train_seconds"}) for run in chosen.started]
         tables, unread = _clients(runs) if with_clients else ({}, [])
         place = store.target.label
     members = grouped(runs)
@@ -381,11 +383,18 @@ def _lines(runs: Sequence[Result], lost: Sequence[Result]) -> list[Line]:
 
 
 def _unfinished(run: Result) -> str:
-    """ "running, round 12 of 20"; "" of a finished run."""
+    """ "running, round 12 of 20, Acc(G) of round 10", where that is scored less often; "" of a finished run."""
     if run.state == "finished":
         return ""
     rounds = run.history.dropna(how="all").index
-    return f"{run.state}, round {int(rounds.max()) if len(rounds) else 0} of {run.length}"
+    last = int(rounds.max()) if len(rounds) else 0
+    scored = {title: max(curve) for title, metric in SCORES.items() if (curve := run.by_round(metric))}
+    rounds_of = sorted(set(scored.values()) - {last}, reverse=True)
+    if rounds_of and len(set(scored.values())) == 1:
+        values = [f"scores of round {rounds_of[0]}"]
+    else:
+        values = [f"{' and '.join(title for title in scored if scored[title] == t)} of round {t}" for t in rounds_of]
+    return ", ".join([f"{run.state}, round {last} of {run.length}", *values])
 
 
 def _trial(run: Result) -> str | None:
