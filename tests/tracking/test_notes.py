@@ -33,6 +33,8 @@ def test_runs_are_one_line_only_where_nothing_but_their_seed_differs():
     assert line(Experiment.of("fedavg", lr=0.25, seed=3), "abcdefgh") == "fedavg lr=0.25"
     scored = Experiment.of("fedavg", **{"evaluation.subset": 30})
     assert title(scored) == "fedavg" and line(scored, "abcdefgh") == "fedavg #abcdef"
+    near = [line(Experiment.of("fedavg", lr=lr), group) for lr, group in ((0.12341, "aaaaaaaa"), (0.12342, "bbbbbbbb"))]
+    assert near == ["fedavg lr=0.1234 #aaaaaa", "fedavg lr=0.1234 #bbbbbb"]
     every = {"lr": 1 / 3, "clients": 7, "rounds": 9, "batch_size": 3, "local_steps": 5, "participation": 0.123}
     long = Experiment.of("fedavg", **every, **{"training.momentum": 0.123, "training.weight_decay": 0.001})
     assert line(long, "abcdefgh") == f"{title(long)} #abcdef"
@@ -58,7 +60,7 @@ def test_a_study_says_what_was_chosen():
     text = study(
         "mine", "the largest `val/L1/acc`", {"training.lr": 0.01234567}, {"val/L1/acc": 1.25}, 3, "Tested.", "trials"
     )
-    for said in ("Study mine", "**trial 003** (`val/L1/acc` 1.2500)", "| `training.lr` | 0.01235 |", "Tested."):
+    for said in ("Study mine", "**trial 003** (`val/L1/acc` 1.2500)", "| `training.lr` | 0.01234567 |", "Tested."):
         assert said in text
     assert "](#/experiments/{{experiment_id}}/runs?viewStateShareKey=trials&compareRunsMode=CHART" in text
     assert "viewStateShareKey=trials-fliu&" in began("mine", "trials-fliu")

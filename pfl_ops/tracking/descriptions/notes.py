@@ -7,6 +7,7 @@ from typing import Any
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.errors import PflOpsError
 from pfl_ops.tracking.descriptions.views import EXPERIMENT, artifact_address, view_address
+from pfl_ops.units import exact
 
 GIVEN = ("algorithm.name", "data.name", "partition.kind", "model.name")
 APART = ("evaluation.", "seed", "repetitions", "partition.seed", "partition.kind", "data.name", "algorithm.name")
@@ -33,19 +34,7 @@ def experiment_name(experiment: Experiment) -> str:
 def title(experiment: Experiment) -> str:
     """The method, and the settings in which the experiment differs from its defaults: "fliu lr=0.01 gamma=fixed"."""
     name = experiment.algorithm.name
-    given = {path: experiment.get(path) for path in GIVEN}
-    try:
-        usual = Experiment.compose(flags=given).flat
-        del given["model.name"]
-        usual["model.name"] = Experiment.compose(flags=given).model.name
-    except PflOpsError:  # a partition from a file: nothing is usual about it
-        return name
-    differing = {
-        path: value
-        for path, value in experiment.flat.items()
-        if not path.startswith(APART) and (path not in usual or usual[path] != value)
-    }
-    text = " ".join([name, *(f"{_short(path)}={_value(value)}" for path, value in differing.items())])
+    text = " ".join([name, *(f"{_short(path)}={_value(value)}" for path, value in _differing(experiment).items())])
     return text if len(text) <= MOST else text[: MOST - 1] + "…"
 
 
@@ -53,8 +42,27 @@ def line(experiment: Experiment, group: str) -> str:
     """Name what repetitions share, and runs with other settings don't: the title, if it says all that is set; else with
     the beginning of the group's hash, which leaves out the seed alone."""
     text, scored = title(experiment), experiment.evaluation
-    whole = not text.endswith("…") and experiment.partition.kind != "file" and scored == type(scored)()
+    rounded = any(
+        isinstance(value, float) and float(_value(value)) != value for value in _differing(experiment).values()
+    )
+    whole = not (rounded or text.endswith("…")) and experiment.partition.kind != "file" and scored == type(scored)()
     return text if whole else f"{text} #{group[:6]}"
+
+
+def _differing(experiment: Experiment) -> dict[str, Any]:
+    """Return the settings in which an experiment differs from its defaults, by path; {}: its partition is a file."""
+    given = {path: experiment.get(path) for path in GIVEN}
+    try:
+        usual = Experiment.compose(flags=given).flat
+        del given["model.name"]
+        usual["model.name"] = Experiment.compose(flags=given).model.name
+    except PflOpsError:  # a partition from a file: nothing is usual about it
+        return {}
+    return {
+        path: value
+        for path, value in experiment.flat.items()
+        if not path.startswith(APART) and (path not in usual or usual[path] != value)
+    }
 
 
 def trial_name(number: int, method: str, point: Mapping[str, Any], label: str = "") -> str:
@@ -129,7 +137,7 @@ def _charts(view: str) -> str:
 def study(
     name: str, objective: str, chosen: Mapping[str, Any], values: Mapping[str, float], trial: int, test: str, view: str
 ) -> str:
-    """A study that has a result.
+    """A study that has a result. Chosen settings have all digits: another run with them is the same run.
 
     Args:
         objective: what was looked for, in words.
@@ -137,7 +145,7 @@ def study(
         test: its result on test data, in words.
         view: key of the saved view of its trials.
     """
-    settings = "\n".join(f"| `{path}` | {_value(value)} |" for path, value in chosen.items())
+    settings = "\n".join(f"| `{path}` | {exact(value)} |" for path, value in chosen.items())
     reached = ", ".join(f"`{key}` {value:.4f}" for key, value in values.items())
     return f"""**Study {name}**: [charts of its trials]({_charts(view)}). It looked for {objective}, on validation data.
 
