@@ -616,3 +616,26 @@ def test_internal_errors_are_one_line_with_exit_code_1(empty: Path, monkeypatch:
     assert result.stderr == "pfl-ops: internal error: LookupError: a fault of ours \\x1b[31m; --debug shows where\n"
     assert isinstance(result.exception.__cause__, LookupError)  # type: ignore[union-attr]
     assert "Traceback" in CliRunner().invoke(app, ["list", "models", "--debug"]).stderr
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        RuntimeError("[enforce fail at alloc_cpu.cpp:127] DefaultCPUAllocator: can't allocate memory: you tried"),
+        RuntimeError(f"CUDA out of memory. Tried to allocate 2.00 GiB. {'GPU 0 has a total capacity of ... ' * 9}"),
+    ],
+    ids=["python", "cpu", "gpu"],
+)
+def test_missing_memory_is_a_line_on_taking_less(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is no internal error, and PyTorch's advice on its allocator is left out."""
+
+    def greedy(kind: str) -> None:
+        raise error
+
+    monkeypatch.setattr("pfl_ops.cli.show.show_list", greedy)
+    result = CliRunner().invoke(app, ["list", "models"])
+    assert (result.exit_code, result.stdout) == (1, "")
+    start = f"pfl-ops: memory does not suffice ({type(error).__name__}"
+    assert result.stderr.startswith(start) and "; train fewer clients at once (--chunk, " in result.stderr
+    assert result.stderr.count("\n") == 1 and len(result.stderr) < 600

@@ -14,9 +14,11 @@ from pfl_ops.cli.hints import flag_hint
 from pfl_ops.cli.output import CLOSED, drop_output, flush, has_reader, open_missing_streams
 from pfl_ops.cli.termination import sigterm_as_ctrl_c
 from pfl_ops.errors import LONGEST_PATH, PflOpsError, echo, in_a_line
+from pfl_ops.system.memory import out_of_memory
 
 DEBUG = "--debug"
 LONGEST_LINE = 1000  # characters of an error
+LONGEST_REASON = 200  # characters of PyTorch's account of missing memory, which ends with advice for its own users
 
 
 class Command(TyperCommand):
@@ -69,7 +71,10 @@ class CommandGroup(TyperGroup):
         except typer.TyperException as error:  # an unknown flag, a missing argument
             code = _say(_plain(error), debug)
         except Exception as error:
-            code = _say(f"internal error: {in_a_line(error)}; {DEBUG} shows where", debug, 1)
+            if out_of_memory(error):
+                code = _say(_of_memory(error), debug, 1)
+            else:
+                code = _say(f"internal error: {in_a_line(error)}; {DEBUG} shows where", debug, 1)
             raise SystemExit(code) from error  # so that a test can show it
         sys.exit(code if isinstance(code, int) else 0)
 
@@ -93,6 +98,15 @@ def _of_system(error: OSError) -> str:
     if error.strerror is None or error.filename is None:
         return str(error)
     return f"{error.strerror}: {echo(error.filename, LONGEST_PATH)}"
+
+
+def _of_memory(error: Exception) -> str:
+    """The reason in PyTorch's words, and how to take less memory."""
+    return (
+        f"memory does not suffice ({in_a_line(error, LONGEST_REASON)}); train fewer clients at once (--chunk, "
+        "--workers 1, or --way loop), or take a smaller --batch-size or --model; a run that has begun keeps its stacks "
+        "and workers, --no-resume starts it again"
+    )
 
 
 def _print_uncaught(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
