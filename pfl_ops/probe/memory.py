@@ -1,6 +1,7 @@
 """Memory of a GPU: how a process keeps within its share, and what it held at its peak."""
 
 import gc
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
@@ -83,6 +84,14 @@ def device_used() -> int | None:
         return int(torch.cuda.device_memory_used(0))
     except Exception:  # NVML is not everywhere where CUDA is
         return None
+
+
+def device_free() -> float:
+    """Bytes of the first GPU that nobody holds; infinite: its driver does not tell."""
+    import torch
+
+    used = device_used()
+    return math.inf if used is None else torch.cuda.get_device_properties(0).total_memory - used
 
 
 def device_held(before: int | None) -> HeldMemory:

@@ -1,9 +1,12 @@
 """The choice of a packing among measured ones; and the layouts to measure, given the memory."""
 
 import json
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import ClassVar
 
 import pytest
+import torch
 
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.errors import PflOpsError
@@ -206,6 +209,38 @@ def test_the_second_study_starts_at_once(some, tmp_path, monkeypatch):
     monkeypatch.setattr(packing.memory, "available", lambda: GIB)  # it would not fit any more
     with pytest.raises(AssertionError):
         packing.cached({"model": "cnn"}, never)
+
+
+@pytest.mark.parametrize(
+    ("used", "trials", "again"),
+    [(4 * GIB, 8, False), (9 * GIB, 8, True), (15 * GIB, 1, False), (None, 8, False)],
+    ids=["free", "taken", "one trial", "driver does not tell"],
+)
+def test_a_packing_of_a_gpu_is_measured_anew_where_others_hold_its_memory(
+    used, trials, again, some, tmp_path, monkeypatch
+):
+    """Eight trials took 1 GiB each of a GPU of 16 GiB; each would end with CUDA out of memory."""
+    monkeypatch.setenv("PFL_OPS_CACHE", str(tmp_path))
+    monkeypatch.setattr(packing.cores, "busy", lambda: False)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(total_memory=16 * GIB))
+
+    def used_now(_):
+        if used is None:
+            raise RuntimeError("no NVML")
+        return used
+
+    monkeypatch.setattr(torch.cuda, "device_memory_used", used_now)
+    on_gpu = replace(some, kind="gpu", layout=PackingLayout(trials, 1, 1 / trials), rates={trials: 20.0})
+    measured = []
+
+    def measure():
+        measured.append(True)
+        return on_gpu
+
+    for _ in range(2):
+        assert packing.cached({"model": "cnn"}, measure) == on_gpu
+    assert len(measured) == 1 + again
 
 
 def test_what_was_measured_on_a_busy_machine_is_not_kept(some, tmp_path, monkeypatch):

@@ -18,6 +18,7 @@ from pfl_ops.data.store import remember, remembered
 from pfl_ops.errors import count
 from pfl_ops.federation.settings import Execution
 from pfl_ops.probe import Probe, ProbeOutOfMemory
+from pfl_ops.probe.memory import device_free
 from pfl_ops.system import cores, memory
 
 ON_A_GPU = (1, 2, 4, 8)
@@ -94,6 +95,12 @@ class Packing:
         """Plain values."""
         rates = {str(count): rate for count, rate in self.rates.items()}
         return {**asdict(self), "layout": list(self.layout), "rates": rates}
+
+    @property
+    def fits(self) -> bool:
+        """True if all trials fit into the memory that is free now: another process may have taken some since."""
+        room = device_free() if self.kind == "gpu" else memory.available()
+        return self.layout.trials == 1 or self.layout.trials * self.peak <= room
 
     def execution(self, asked: Execution) -> Execution:
         """Return the execution of a trial: as asked for, and as measured in what was left open."""
@@ -239,7 +246,7 @@ def cached(key: Mapping[str, object], now: Callable[[], Packing]) -> Packing:
     computer = {"processor": platform.processor() or platform.machine(), "host": platform.node()}
     text = json.dumps({**key, **computer, "torch": torch.__version__}, sort_keys=True, default=str)
     found = Packing.recorded(remembered("packing", text))
-    if found and (found.kind == "gpu" or found.layout.trials * found.peak <= memory.available()):
+    if found and found.fits:
         return found
     disturbed = cores.busy()
     packing = now()
