@@ -134,9 +134,21 @@ def test_a_run_that_diverged_by_a_results_file_is_not_run_again() -> None:
     call = looked_up(kept, TOY, diverged={"iid/local": {0: how}, "path/fliu": {1: how}})
     assert call.wanted == 3 and call._diverged(call.plan.parts[0]) == {"iid/local": {0: how}}
     assert "iid/local" not in {job.cell.name for job in call.missing()}
-    call.read_further()  # a second seed of path/fliu would be next
-    assert [len(call.plan.parts[0].jobs[cell]) for cell in ("iid/fedavg", "path/fliu")] == [1, 1]
     assert not [one for one in call._open(call.plan.parts[0]) if "iid/local" in one.cells]
+
+
+def test_further_seeds_that_diverged_are_told() -> None:
+    """They ended the reading: the page had the mean of the seeds before as that of all, and not those behind."""
+    how = "diverged at round 7, client 2, lr 0.05"
+    kept = {TOY.name: {"iid/fedavg": [row(seed, TOY, 150.0) for seed in (0, 2)]}}
+    call = looked_up(kept, TOY, diverged={"iid/fedavg": {1: how}, "path/fliu": {2: how}})
+    assert call._diverged(call.plan.parts[0]) == {}
+    call.read_further()
+    (part,) = call.plan.parts
+    assert [len(part.jobs[cell]) for cell in ("iid/fedavg", "path/fliu", "iid/local")] == [3, 1, 1]
+    assert call._diverged(part) == {"iid/fedavg": {1: how}}
+    assert [one.seed for one in call._outcomes(part)["iid/fedavg"]] == [0, 2]
+    assert not [one for one in call._open(part) if "iid/fedavg" in one.cells]
 
 
 def test_finished_further_seeds_that_are_left_out_are_counted() -> None:

@@ -271,14 +271,17 @@ class Reproduction:
         return found
 
     def read_further(self) -> None:
-        """Take the further seeds that earlier calls have finished, whichever claims they were run for."""
+        """Take the further seeds that are over by earlier calls, whichever claims they were run for.
+
+        One that diverged is among them: the mean of the others is too good.
+        """
         parts = []
         for part in self.plan.parts:
             for cell in part.jobs:
                 while len(part.jobs[cell]) < MOST_SEEDS:
                     job = part.repetition(cell, len(part.jobs[cell]), self.data_dir)
                     self._look_up(job)
-                    if self._known(job) is None:
+                    if self._known(job) is None and job.digest not in self.diverged:
                         break
                     part = part.with_job(job)
             parts.append(part)
