@@ -2,7 +2,10 @@
 
 import re
 
+import numpy as np
+
 from pfl_ops.config.experiment import Experiment
+from pfl_ops.registry import load_plugin
 from pfl_ops.tracking.descriptions.notes import (
     LONGEST_TRIAL_NAME,
     MOST,
@@ -38,6 +41,22 @@ def test_runs_are_one_line_only_where_nothing_but_their_seed_differs():
     every = {"lr": 1 / 3, "clients": 7, "rounds": 9, "batch_size": 3, "local_steps": 5, "participation": 0.123}
     long = Experiment.of("fedavg", **every, **{"training.momentum": 0.123, "training.weight_decay": 0.001})
     assert line(long, "abcdefgh") == f"{title(long)} #abcdef"
+
+
+def test_what_a_user_can_edit_has_the_hash_in_its_line(tmp_path):
+    """After an edit of a plug-in or of a data file, runs of the same title are of another setting."""
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "from pfl_ops import register\n@register('line_split')\ndef split(labels, n_clients, *, rng): return []\n"
+    )
+    load_plugin(file)
+    own = Experiment.of("fedavg").override({"partition.kind": "line_split"})
+    assert line(own, "abcdefgh") == f"{title(own)} #abcdef"
+    x, y = np.zeros((20, 3), np.float32), np.arange(20) % 2
+    np.savez(tmp_path / "mine.npz", x_train=x, y_train=y, x_test=x, y_test=y)
+    read = Experiment.of("fedavg", dataset=str(tmp_path / "mine.npz"))
+    assert line(read, "abcdefgh") == f"{title(read)} #abcdef"
+    assert line(Experiment.of("fedavg", partition="path"), "abcdefgh") == "fedavg"
 
 
 def test_a_trial_is_named_by_number_method_and_what_varies():

@@ -4,8 +4,13 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from pfl_ops.algorithms import ALGORITHMS
 from pfl_ops.config.experiment import Experiment
+from pfl_ops.data.datasets import DATASETS
+from pfl_ops.data.partition import PARTITIONS
 from pfl_ops.errors import PflOpsError
+from pfl_ops.federation.losses import LOSSES
+from pfl_ops.models import MODELS
 from pfl_ops.tracking.descriptions.views import EXPERIMENT, artifact_address, view_address
 from pfl_ops.units import exact
 
@@ -45,8 +50,20 @@ def line(experiment: Experiment, group: str) -> str:
     rounded = any(
         isinstance(value, float) and float(_value(value)) != value for value in _differing(experiment).values()
     )
-    whole = not (rounded or text.endswith("…")) and experiment.partition.kind != "file" and scored == type(scored)()
+    whole = not (rounded or text.endswith("…") or _can_be_edited(experiment)) and scored == type(scored)()
     return text if whole else f"{text} #{group[:6]}"
+
+
+def _can_be_edited(experiment: Experiment) -> bool:
+    """True if code or files of the user's own decide the result: after an edit they are another setting of one name."""
+    named = (
+        (ALGORITHMS, experiment.algorithm.name),
+        (MODELS, experiment.model.name),
+        (PARTITIONS, experiment.partition.kind),
+        (LOSSES, experiment.training.loss),
+    )
+    files = experiment.partition.kind == "file" or experiment.model.weights is not None
+    return files or experiment.data.name not in DATASETS or any(name not in table.builtin for table, name in named)
 
 
 def _differing(experiment: Experiment) -> dict[str, Any]:
