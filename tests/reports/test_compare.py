@@ -1654,8 +1654,15 @@ def test_a_comparison_in_a_notebook_has_a_table_a_group_and_pictures(recorded_ru
     """Without curves the first picture is local against global accuracy."""
     html = go(recorded_runs)._repr_html_()
     assert html.count("<table>") == html.count("<svg") == html.count("<details open>") == 2
-    assert '<tr class="pfl-chosen"><td style="text-align:left">fliu' in html  # the best line of digits
+    assert '<tr><td style="text-align:left">fliu' in html and 'pfl-chosen"' not in html  # two seeds: "highest"
     assert "−15.00" in html and "not shown" not in html and "<script" not in html
+
+
+def test_a_comparison_in_a_notebook_has_the_best_line_alone_in_bold(made: Any, shelf: Any) -> None:
+    """The highest line was bold in all columns, whatever the test says, and beside a higher value of another line."""
+    accs = {"fliu": [0.9 + i / 100 for i in range(6)], "fedavg": [0.5, 0.52, 0.49, 0.51, 0.5, 0.48]}
+    runs = [made(method, seed, acc) for method, some in accs.items() for seed, acc in enumerate(some)]
+    assert [go(shelf(runs[:n] + runs[6 : 6 + n]))._repr_html_().count('class="pfl-chosen"') for n in (2, 6)] == [0, 1]
 
 
 def test_a_comparison_in_a_notebook_opens_its_first_groups(recorded_runs: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -64,6 +64,10 @@ SEQUENTIAL = (
 # -- in words ----------------------------------------------------------------------------------------------------------
 
 
+BEST = "best"
+"""Word of `ahead` for a first line that the test tells apart from all others."""
+
+
 def ahead(c: Comparison, group: Group, line: Line) -> str:
     """Return the difference to the first line as text: "−4.10", or what stands there of a line without one.
 
@@ -81,7 +85,7 @@ def ahead(c: Comparison, group: Group, line: Line) -> str:
         return "–"
     smaller = metrics.smaller_is_better(group.metric)
     if group.fair and all(one.is_behind(smaller=smaller) for one in ranked if one.difference):
-        return "best"
+        return BEST
     means = [round(mean_std(one.values(group.metric, c.at).values())[0], EQUAL) for one in ranked]
     return f"{'lowest' if smaller else 'highest'}{', tied' * (means.count(means[0]) > 1)}"
 

@@ -6,7 +6,7 @@ from pfl_ops.display import cards
 from pfl_ops.display.tables import TableRows
 from pfl_ops.errors import count
 from pfl_ops.reports.comparison.compare import Comparison, Group
-from pfl_ops.reports.comparison.compared import folded, highest, results, size_of
+from pfl_ops.reports.comparison.compared import BEST, ahead, folded, results, size_of
 from pfl_ops.reports.comparison.compared_pictures import pictures
 from pfl_ops.reports.numbers import order_text
 from pfl_ops.reports.pages.document import TableCell
@@ -16,7 +16,7 @@ MOST_GROUPS = 12
 
 
 def card(c: Comparison) -> str:
-    """Return the comparison as HTML, see `cards`."""
+    """Return the comparison as HTML, see `cards`. A row is bold if its line is the best, not if it is the highest."""
     return cards.card(
         lambda: cards.heading(size_of(c), f"ordered {order_text(c.metric)}"),
         lambda: cards.joined(
@@ -42,7 +42,7 @@ def _rows(c: Comparison, group: Group) -> TableRows:
     table = results(c, group)
     rows = tuple(tuple(map(_text, row.entries)) for row in table.rows)
     left = frozenset(place for place, numeric in enumerate(table.numeric) if not numeric)
-    marked = 0 if group.lines[0] in highest(c, group, group.metric) else None
+    marked = 0 if ahead(c, group, group.lines[0]) == BEST else None
     return TableRows("", table.columns, rows, left, marked)
 
 
