@@ -419,6 +419,7 @@ class Simulation:
             work=work,
             shapes={
                 "layout": [b.stored for b in self.task.layout.blocks], "optimiser": self.training.optimiser,
+                "sample": list(self.feed.x.shape[1:]), **({"momentum": True} if self.training.momentum else {}),
                 **({} if loss is None else {"loss": loss}),
             },
             prepare=lambda candidate: timed_steps(
