@@ -246,6 +246,18 @@ def test_tests_after_a_former_choice_was_tested_have_no_p_value(made: Any, study
     assert before.lines[1].difference and before.lines[1].difference.p < 0.05 and not before.complaints
 
 
+def test_named_study_without_tests_left_out_and_told(made: Any, study: Any, shelf: Any) -> None:
+    """A study with `--repetitions 0` has trials alone, which are compared on request."""
+    above = study("untested", "7" * 32)
+    trial = made("fliu", 0, trial=0, parent=above.run_id, experiment="untested", tags={"pfl_ops.study": "untested"})
+    shelved = shelf([made("fedavg", 0), above, trial])
+    found = go(shelved, "fedavg*", "untested", with_clients=False)
+    assert [line.label for line in found.lines] == ["fedavg"]
+    assert found.remarks == ("no test runs, and left out: untested; --trials compares trials",)
+    assert not go(shelved, "fedavg*", with_clients=False).remarks
+    assert not go(shelved, "fedavg*", "untested", trials=True, with_clients=False).remarks
+
+
 def test_p_is_corrected_for_the_number_of_lines(made: Any, shelf: Any) -> None:
     """All three pairs have the same p: any of them might have been the first."""
     lines = {"fliu": (0.6, 0.7, 0.8), "fedavg": (0.59, 0.68, 0.77), "ditto": (0.58, 0.66, 0.74)}  # 0.02, 0.04, 0.06

@@ -265,6 +265,7 @@ def compare(
     told = [_smoke(chosen.smoke)] if chosen.smoke else []
     told += [_former(chosen.former)] if chosen.former else []
     told += [f"not finished, and left out: {_listed(chosen.unfinished)}"] if chosen.unfinished else []
+    told += [_untested(chosen.untested, trials)] if chosen.untested else []
     told += [line for group in groups for line in _without_value(group, at)]
     told += _diverged([line for group in groups for line in group.lines], chosen.diverged)
     told += unread
@@ -304,6 +305,13 @@ def _former(left_out: Mapping[str, int]) -> str:
     n = sum(left_out.values())
     runs = f"{count(n, 'test run')} of former choices {'is' if n == 1 else 'are'} left out"
     return f"{runs}, of {_listed([f'study {name}' for name in sorted(left_out)], 3)}"
+
+
+def _untested(names: Sequence[str], trials: bool) -> str:
+    """The remark on names of studies that have nothing to compare."""
+    if trials:
+        return f"neither test runs nor trials, and left out: {_listed(names)}"
+    return f"no test runs, and left out: {_listed(names)}; --trials compares trials"
 
 
 def _has_one_of(ids: Collection[str], line: Line) -> bool:

@@ -35,6 +35,7 @@ class SelectedRuns:
         smoke: MLflow experiments whose smoke cells were left out -> number of these.
         former: studies -> number of test runs of former choices that were left out.
         late: ids of test runs of a choice that a study made after a test of a former one.
+        untested: names that were given, of studies without test runs whose trials were left out.
     """
 
     runs: tuple[Result, ...]
@@ -44,6 +45,7 @@ class SelectedRuns:
     smoke: Mapping[str, int] = field(default_factory=dict)
     former: Mapping[str, int] = field(default_factory=dict)
     late: frozenset[str] = frozenset()
+    untested: tuple[str, ...] = ()
 
 
 def select(
@@ -75,8 +77,10 @@ def select(
     meant: dict[str, RunInfo] = {}
     itself: set[str] = set()
     named: set[str] = set()
+    untested: dict[str, None] = {}
     for name in names or ("*",):
         same_name, below = _named(name, known, by_id, trials)
+        untested |= {} if below else {name: None}
         itself |= same_name
         named |= {run.run_id for run in below if name != "*"}
         meant |= {run.run_id: run for run in below}
@@ -113,6 +117,7 @@ def select(
         smoke=Counter(run.experiment for run in smoke),
         former=Counter(str(_study_of(run, by_id)) for run in former.values()),
         late=frozenset(late),
+        untested=tuple(untested),
     )
 
 
