@@ -191,6 +191,14 @@ def test_csv_has_every_digit() -> None:
     assert to_csv(given) == f"x\n{1 / 3!r}\n"
 
 
+def test_latex_keeps_a_star_and_a_bracket_at_the_start_of_a_row() -> None:
+    r"""After `\\` of the row above LaTeX takes them, over the line's end, as that command's own: the star that marks
+    the chosen trial was lost unless it stood in the first row, and "[2]" would be a length."""
+    rows = tuple(Row((TableCell(text), TableCell("1"))) for text in ("000", "*005", "[2]"))
+    text = to_latex(Table("trials", "Trials", ((Head("trial"), Head("value")),), rows))
+    assert "000 & 1 \\\\\n{}*005 & 1 \\\\\n{}[2] & 1" in text
+
+
 def test_latex_escapes_what_is_special() -> None:
     text = to_latex(table())
     assert r"50 \% of \$x\_1\$ \#1 \{y\} \textasciitilde{} \textbackslash{} \textasciicircum{}" in text

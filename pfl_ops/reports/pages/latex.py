@@ -123,7 +123,8 @@ def _body(table: Table) -> Iterator[str]:
 def _row(table: Table, row: Row) -> str:
     if row.kind == "block":
         return rf"\multicolumn{{{table.width}}}{{l}}{{\textbf{{{tex(row.title)}}}}}"
-    return " & ".join(_entry(table, entry) for entry in row.entries)
+    cells = " & ".join(_entry(table, entry) for entry in row.entries)
+    return "{}" + cells if cells.startswith(("*", "[")) else cells  # a star or length behind \\ belongs to that
 
 
 def _entry(table: Table, entry: TableCell) -> str:
