@@ -47,6 +47,7 @@ from pfl_ops.tuning.studies.tested import (
 METRIC = "val/L1/acc"
 GOAL = "val/L1/acc/of_fedavg/mean"
 SPACE = spaces.parse("algorithm.x: {float: [0, 1]}")
+SPACE_LR = spaces.parse("training.lr: {float: [0.01, 0.1]}")
 PATH_IID = {"environments": ["path", "iid"]}
 
 
@@ -96,6 +97,41 @@ def test_another_data_set_has_the_network_recommended_for_it():
     assert mnist.of(usual).model.name == Experiment.of("fedavg", dataset="mnist").model.name != usual.model.name
     [mnist] = environments_of(own, ["mnist"])
     assert mnist.of(own).model.name == "linear"
+
+
+def test_held_values_stay_in_environments_that_have_them():
+    """`--alpha 0.3 --environments ls,dirichlet`: each had its partition's default, 1 and 0.1. `path` has no alpha."""
+    base = Experiment.of("fedavg", dataset="digits", alpha=0.3)
+    names = ["ls", "dirichlet", "ls+partition.alpha=0.5", "path"]
+    made = Settings.of(base, SPACE_LR, environments=names, hold=["partition.alpha"], held_out=["zipf"])
+    assert [getattr(e.partition, "alpha", None) for e in made.in_environments] == [0.3, 0.3, 0.5, None]
+    assert made.held_out[0].of(made.experiment).partition.alpha == 0.3
+    free = Settings.of(base, SPACE_LR, environments=names)  # a file's value is not held
+    assert [getattr(e.partition, "alpha", None) for e in free.in_environments] == [1.0, 0.1, 0.5, None]
+
+
+def test_network_given_by_hand_stays_on_other_data():
+    """It is the one recommended for digits, so that MNIST had `cnn` in its place."""
+    base = Experiment.of("fedavg", dataset="digits", model="cnn_tiny")
+    for hold, model in ((["model.name"], "cnn_tiny"), ([], "cnn")):
+        made = Settings.of(base, SPACE_LR, environments=["mnist"], hold=hold)
+        assert [e.model.name for e in made.in_environments] == [model]
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "given"),
+    [
+        ("partition.kind", "lsqs", {"environments": ["ls", "qs"]}),
+        ("partition.alpha", 1.0, {"environments": ["path", "iid"]}),
+        ("participation.share", 0.3, {"vary": {"participation.share": [0.5, 1.0]}}),
+    ],
+)
+def test_held_value_in_no_environment_refused(path, value, given):
+    base = Experiment.of("fedavg", dataset="digits").override({path: value})
+    with pytest.raises(PflOpsError, match=f"{path}=.* is in none of the environments "):
+        Settings.of(base, SPACE_LR, hold=[path], **given)
+    assert Settings.of(base, SPACE_LR, **given).environments
+    assert Settings.of(base, SPACE_LR, hold=["partition.kind"], environments=["lsqs", "ls"]).environments
 
 
 def test_partition_of_pooled_data_is_fixed_in_each_environment():

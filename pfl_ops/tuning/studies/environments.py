@@ -4,13 +4,13 @@ A name says what it sets: `path` (a partition), `mnist` (a data set), `participa
 joined by "+": `path+participation.share=0.5`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Any, Literal, TypeAlias
 
 from pfl_ops.algorithms import ALGORITHMS
-from pfl_ops.config import yaml_files
+from pfl_ops.config import fields, yaml_files
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.data.datasets import DATASETS, model_for
 from pfl_ops.data.partition import PARTITIONS
@@ -51,12 +51,15 @@ class Environment:
 
 
 def environments_of(
-    base: Experiment, names: Sequence[str], vary: Mapping[str, Sequence[Any]] | None = None
+    base: Experiment,
+    names: Sequence[str],
+    vary: Mapping[str, Sequence[Any]] | None = None,
+    hold: Collection[str] = (),
 ) -> tuple[Environment, ...]:
     """Return the environments of some names, each with every combination of the values that vary.
 
     Args:
-        base: the study's experiment. names: see above; none: the base alone. vary: path -> values.
+        base: the study's experiment. names: see above; none: the base alone. vary: path -> values. hold: see `parse`.
     Raises:
         PflOpsError: a name, path or value that does not exist, or two environments that are the same.
 
@@ -76,14 +79,17 @@ def environments_of(
     whole = [JOINT.join(parts) for parts in product(names or [""], *axes)]
     if len(whole) > MOST_ENVIRONMENTS:
         raise PflOpsError(f"at most {MOST_ENVIRONMENTS} environments, got {len(whole)}")
-    found = tuple(parse(base, name.removeprefix(JOINT)) for name in whole)
+    found = tuple(parse(base, name.removeprefix(JOINT), hold) for name in whole)
     check_different(base, found)
     return found
 
 
-def parse(base: Experiment, name: str) -> Environment:
+def parse(base: Experiment, name: str, hold: Collection[str] = ()) -> Environment:
     """Return the environment of a name.
 
+    Args:
+        hold: paths whose values in `base` were given by hand. They stay, where the environment has the field and does
+            not set it itself: another partition would have its own default, another data set its network.
     Raises:
         PflOpsError: no such partition, data set or path, a value that is not allowed, or a path of another section.
     """
@@ -93,11 +99,11 @@ def parse(base: Experiment, name: str) -> Environment:
             if path in changes:
                 raise PflOpsError(f"environment '{echo(name)}' sets {path} twice")
             changes[path] = value
-    data = changes.get("data.name")
-    if data is not None and base.model.name == model_for(base.data.name):  # the one recommended for the data
+    data, by_hand = changes.get("data.name"), any(path.partition(".")[0] == "model" for path in hold)
+    if data is not None and not by_hand and base.model.name == model_for(base.data.name):  # recommended for the data
         changes["model.name"] = model_for(str(data))
-    found = Environment(name, changes)
     try:
+        found = Environment(name, {**changes, **_held(base, changes, hold)})
         found.of(base)
     except PflOpsError as error:
         raise PflOpsError(f"environment '{echo(name)}': {error}") from error
@@ -162,6 +168,23 @@ def check_different(base: Experiment, tuned: Sequence[Environment], held_out: Se
         known[what] = one.name
 
 
+def check_effect(base: Experiment, environments: Sequence[Environment], hold: Collection[str]) -> None:
+    """Refuse a value that was given by hand and that no environment has: it would change nothing.
+
+    Args:
+        environments: tuned and held-out ones; none: nothing is checked. hold: see `parse`.
+    Raises:
+        PflOpsError: there is such a value.
+    """
+    for path in hold if environments else ():
+        value = base.flat.get(path) if path.startswith(SECTIONS) else None
+        if value is not None and all(one.of(base).flat.get(path) != value for one in environments):
+            raise PflOpsError(
+                f"{path}={fields.show(value)} (a flag or --set) is in none of the environments "
+                f"{', '.join(one.name for one in environments)}: leave it out, or name an environment that has it"
+            )
+
+
 def baseline(experiment: Experiment) -> Experiment:
     """Return FedAvg with the package's default settings, on the data, clients, network, rounds and seed of an
     experiment.
@@ -190,6 +213,17 @@ def baseline_metric(metric: str) -> str:
 def baseline_objective(objective: Objective) -> Objective:
     """Return an objective, at FedAvg's own stage."""
     return Objective(tuple(map(baseline_metric, objective.metrics)), objective.modes)
+
+
+def _held(base: Experiment, changes: Mapping[str, Any], hold: Collection[str]) -> dict[str, Any]:
+    """{path: value} of fields that are held, and that the changes alone would reset."""
+    new = base.override(changes).flat
+    return {
+        path: value
+        for path, value in base.flat.items()
+        if path.startswith(SECTIONS) and path not in changes and new.get(path, value) != value
+        if any(path == one or path.startswith(f"{one}.") for one in hold)
+    }
 
 
 def _changes(part: str) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from pfl_ops.tuning.studies.environments import (
     Environment,
     baseline,
     check_different,
+    check_effect,
     environments_of,
     parse,
 )
@@ -112,9 +113,10 @@ class Settings:
             raise PflOpsError(
                 f"{scheduler} stops trials by one metric; several run to the end: --scheduler none, or leave it out"
             )
-        tuned = environments_of(base, environments, vary)
-        apart = tuple(parse(base, name) for name in held_out)
+        tuned = environments_of(base, environments, vary, hold)
+        apart = tuple(parse(base, name, hold) for name in held_out)
         check_different(base, tuned, apart)
+        check_effect(base, (*tuned, *apart), hold)
         several = seeds > 1 or bool(tuned)
         if scheduler == "asha" and several:
             what = f"in {len(tuned)} environments" if tuned else f"of {seeds} seeds"
