@@ -165,7 +165,8 @@ def test_a_trial_has_one_colour_in_the_slices_of_all_parameters(pictures):
 @pytest.mark.parametrize(("modes", "best"), [(("max",), -1), (("min",), 0)])
 def test_values_have_the_colours_of_the_theme(pictures, modes, best):
     """The best line is the strongest one on a light and on a dark page, and no line has the colour of the page."""
-    figure = pictures(12, goal=Objective(ONE.metrics, modes)).draw("parallel_coordinate")
+    found = pictures(12, goal=Objective(ONE.metrics, modes))
+    figure, contour = found.draw("parallel_coordinate"), found.draw("contour")
     for theme in ("light", "dark"):
         with figures.theme(theme) as shades:
             axes, bar = in_theme(figure).axes[:2]
@@ -173,6 +174,8 @@ def test_values_have_the_colours_of_the_theme(pictures, modes, best):
             assert shown(bar.yaxis)[0].endswith(" %")
             ends = [to_hex(lines.to_rgba(value)).upper() for value in lines.get_clim()]
             assert ends[best] == shades.ramp[-1].upper() and ends[-1 - best] == shades.ramp[1].upper()
+            (filled,) = (a for a in in_theme(contour).axes[0].collections if getattr(a, "filled", False))
+            assert to_hex(filled.get_cmap()(1.0 if best else 0.0)).upper() == shades.ramp[-1].upper()
 
 
 def test_timeline_of_a_trial_that_diverged_says_fail(tmp_path):

@@ -155,6 +155,10 @@ class Pictures:
         figure = _figure_of(plots.plot_contour(self.study, params=[first, second], target_name=self._goal))
         figure.set_size_inches(6.6, 4.8)
         figure.axes[0].set_title("")
+        strongest_best = "Blues" if self.goal.modes[0] == "max" else "Blues_r"  # Optuna has it the other way round
+        for artist in figure.axes[0].collections:
+            if artist.get_array() is not None:
+                artist.set_cmap(strongest_best)
         return figure
 
     def _parallel_coordinate(self, plots: Any) -> "Figure":
