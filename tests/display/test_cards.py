@@ -11,10 +11,12 @@ import pandas as pd
 import pytest
 
 from pfl_ops import figures
+from pfl_ops.comparison import Line
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.display import cards
 from pfl_ops.display.tables import TableRows
 from pfl_ops.results import Result, RunOnDisk
+from pfl_ops.statistics import Difference
 from pfl_ops.tuning import Study
 from pfl_ops.tuning.commands.benchmark import Benchmark
 from pfl_ops.tuning.studies.objective import Objective
@@ -126,6 +128,14 @@ def test_a_value_in_a_notebook_has_its_tables_and_picture(kind: str) -> None:
     assert tags.count("svg") == (kind != "benchmark") and "script" not in tags and "not shown" not in html
     for text in SHOWN[kind]:
         assert text in words(html)
+
+
+@pytest.mark.parametrize(("p", "bold"), [(0.2, 0), (0.01, 1)])
+def test_leaderboard_in_a_notebook_has_a_best_method_alone_in_bold(p: float, bold: int) -> None:
+    """The method of rank 1 was bold in all columns, whether or not the test tells it apart from the others."""
+    test = Difference(difference=-0.5, low=-0.9, high=-0.1, p=p, n=3, n_tested=3, tested_difference=-0.5)
+    made = benchmark(lines=(Line("fliu", ()), Line("ditto", (), difference=test)))
+    assert made._repr_html_().count('class="pfl-chosen"') == bold
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from pfl_ops import metrics
 from pfl_ops.comparison import Line
 from pfl_ops.config.arguments import checked
 from pfl_ops.config.experiment import Experiment
@@ -85,11 +86,23 @@ class Benchmark:
         )
         return f"Benchmark({self.name}: {ranked}{failed})"
 
+    @property
+    def _has_best(self) -> bool:
+        """True if the test tells the first method apart from all others that have a test score."""
+        smaller = metrics.smaller_is_better(self.table["metric"].iloc[0])
+        others = [line for line in self.lines if line.difference]
+        return bool(others) and all(line.is_behind(smaller=smaller) for line in others)
+
     def _repr_html_(self) -> str:
+        """Its tables; the first row is bold if its method is the best, not if it has the highest mean alone."""
         from pfl_ops.display import cards, tables
 
+        def ranking() -> str:
+            rows = tables.leaderboard(self.table, self.name)
+            return cards.table(rows if self._has_best else replace(rows, chosen=None))
+
         return cards.card(
-            lambda: cards.table(tables.leaderboard(self.table, self.name)),
+            ranking,
             lambda: cards.table(tables.equal_cost(self.costs, self.table["metric"].iloc[0])) if len(self.costs) else "",
             lambda: cards.table(tables.choices(self.table)),
             lambda: cards.note(*self.notes),
