@@ -13,7 +13,7 @@ from pfl_ops.federation.loop.diverged import Diverged
 from pfl_ops.federation.settings import Execution
 from pfl_ops.federation.state.checkpoint import Record
 from pfl_ops.jobs.job import Job, SharedPaths
-from pfl_ops.jobs.resources import cluster, joining, most_cpus, nodes, share
+from pfl_ops.jobs.resources import cluster, gpu_share, joining, most_cpus, nodes, share
 from pfl_ops.jobs.runner import JobEvent, JobList, Runner
 from pfl_ops.jobs.tracking_queue import TrackingQueue
 from pfl_ops.tracking.runs.store import Store
@@ -58,7 +58,8 @@ def repeat(
         experiment: its seeds are seed, seed + 1, ..., `repetitions` of them.
         concurrency: at once; none: as many as there are CPUs. With fewer, each has several CPUs.
         address: of a Ray cluster to join. There, the work folder must be shared, or results are computed again here.
-        home, tracking_uri, data_dir, execution: see `runs.run`; threads follow the share. A GPU is shared in quarters.
+        home, tracking_uri, data_dir, execution: see `runs.run`; threads follow the share. A GPU is shared by as many as
+            have to, and by four at most.
         on_record: told of each round.
     Raises:
         KeyboardInterrupt: Ctrl-C; the same call goes on.
@@ -99,8 +100,10 @@ def repeat(
         if missing:
             with cluster(address) as folder:
                 there = sum(node.get("CPU", 0.0) for node in nodes())
-                cpus = max(1.0, there // min(len(missing), concurrency or len(missing)))
-                part = share(min(cpus, most_cpus()), None, concurrency, len(missing), asked.device)
+                at_once = min(len(missing), concurrency or len(missing))
+                gpus = gpu_share(at_once, asked.device)
+                cpus = None if gpus else min(max(1.0, there // at_once), most_cpus())  # None: those beside the GPU
+                part = share(cpus, gpus, concurrency, len(missing), asked.device)
                 how = part.execution(asked)
                 jobs = [Job.of("repetition", f"seed {each[i].seed}", i, each[i], data_dir, how, part) for i in missing]
                 place = SharedPaths(str(store.home.root), data_dir, address is not None)

@@ -45,6 +45,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 LEAST = 0.01  # of a CPU or a GPU that a trial can have; Ray counts in steps of 0.0001
+JOBS_ON_A_GPU = 4  # at most, where nothing is said
 LOGICAL_GPUS = "PFL_OPS_LOGICAL_GPUS"
 """Environment variable: tell Ray of so many GPUs, whatever the machine has. For tests of scheduling."""
 
@@ -241,7 +242,7 @@ def share(
     machines, where = nodes(), "this Ray" if ray.is_initialized() else "this machine"
     there = int(sum(machine.get("GPU", 0.0) for machine in machines))
     if gpus_per_trial is None:
-        gpus_per_trial = 0.25 if there >= 1 and device != "cpu" else 0.0
+        gpus_per_trial = 1 / JOBS_ON_A_GPU if there >= 1 and device != "cpu" else 0.0
     if device == "cuda" and not gpus_per_trial:
         raise PflOpsError("device cuda needs a share of a GPU: --gpus-per-trial 0.25 (or --device cpu)")
     if gpus_per_trial and device == "cpu":
@@ -259,6 +260,18 @@ def share(
         has = f"no machine of {where} has" if ray.is_initialized() else f"{where} does not have"
         raise PflOpsError(f"{has} {cpus_per_trial:g} CPUs for one trial; use --cpus-per-trial {most_cpus():g} or less")
     return ResourceShare(cpus_per_trial, gpus_per_trial, max(1, min(concurrency or fit, fit, trials)))
+
+
+def gpu_share(jobs: int, device: str) -> float | None:
+    """Return the share of a GPU that so many jobs at once can have each, a quarter or more; None: there is no GPU.
+
+    Args:
+        jobs: at once. device: the execution's.
+    """
+    there = int(sum(machine.get("GPU", 0.0) for machine in nodes()))
+    if not there or device == "cpu":
+        return None
+    return 1 / min(JOBS_ON_A_GPU, math.ceil(jobs / there))
 
 
 def _cpus_beside(machines: list[dict[str, float]], gpus: float) -> float:

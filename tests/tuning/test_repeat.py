@@ -1,5 +1,7 @@
 """Repetitions side by side: the same values, runs and ends as one after another."""
 
+from contextlib import nullcontext
+
 import pytest
 from nodes_work import begun, slowly
 
@@ -7,7 +9,8 @@ from pfl_ops import runs
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.errors import PflOpsError
 from pfl_ops.federation.settings import Execution
-from pfl_ops.jobs import runner
+from pfl_ops.jobs import repeat as module
+from pfl_ops.jobs import resources, runner
 from pfl_ops.jobs.repeat import repeat
 from pfl_ops.tracking import Store
 
@@ -39,6 +42,27 @@ def test_repetitions_at_once_are_those_one_by_one(one_ray, tmp_path, furnish, mo
         assert result.rounds["test/L1/local/mean"].equals(single.rounds["test/L1/local/mean"])
     with Store.open(home) as store:
         assert [run.status for run in store.runs()] == ["FINISHED"] * 3
+
+
+@pytest.mark.parametrize(("concurrency", "expected"), [(None, 1 / 3), (2, 1 / 2), (1, 1)])
+def test_repetitions_at_once_share_all_of_a_gpu(concurrency, expected, tmp_path, furnish, monkeypatch):
+    """Three of them, or as many as run at once, with the cores of its machine. Another machine has more cores and none.
+
+    Ray is not started: it ends where the share is known.
+    """
+
+    def ends(*asked):
+        part = resources.share(*asked)
+        raise PflOpsError(f"{part.cpus:g} CPUs, {part.gpus:.3f} of a GPU, {part.concurrency} at once")
+
+    for one in (module, resources):
+        monkeypatch.setattr(one, "nodes", lambda: [{"CPU": 12.0, "GPU": 1.0}, {"CPU": 64.0}])
+    monkeypatch.setattr(module, "cluster", lambda address: nullcontext(tmp_path))
+    monkeypatch.setattr(module, "share", ends)
+    with pytest.raises(
+        PflOpsError, match=f"^{12 * expected:g} CPUs, {expected:.3f} of a GPU, {1 / expected:g} at once$"
+    ):
+        repeat(experiment(), home=furnish(tmp_path / "home"), concurrency=concurrency)
 
 
 def test_a_repetition_that_diverges_leaves_the_others(one_ray, tmp_path, furnish):

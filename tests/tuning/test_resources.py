@@ -93,6 +93,20 @@ def test_a_quarter_of_a_gpu_where_there_is_one_and_nothing_is_said(machine):
     assert resources.share(1, None, None, 12).gpus == 0
 
 
+@pytest.mark.parametrize(
+    ("gpus", "jobs", "expected"),
+    [(1, 1, 1), (1, 2, 1 / 2), (1, 3, 1 / 3), (1, 9, 1 / 4), (2, 3, 1 / 2), (2, 9, 1 / 4), (8, 4, 1), (8, 9, 1 / 2)],
+)
+def test_jobs_share_no_more_gpus_than_they_have_to(machine, gpus, jobs, expected):
+    """Ray fills a GPU before the next: four quarters left seven of eight idle, and two used half of the memory."""
+    machine({"CPU": 64.0, "GPU": float(gpus)})
+    assert resources.gpu_share(jobs, "auto") == pytest.approx(expected)
+    assert resources.share(1, expected, None, jobs).concurrency == min(jobs, 4 * gpus)
+    assert resources.gpu_share(jobs, "cpu") is None
+    machine({"CPU": 64.0})
+    assert resources.gpu_share(jobs, "auto") is None
+
+
 def test_cores_go_with_the_share_of_a_gpu_where_nothing_is_said(machine):
     machine({"CPU": 16.0, "GPU": 1.0})
     assert resources.share(None, 0.25, None, 12) == resources.ResourceShare(4, 0.25, 4)
