@@ -253,6 +253,11 @@ def share(
             f"--gpus-per-trial {gpus_per_trial:g}: {where} has {has}; leave it out (or give 0) to train on the CPU, "
             "with --cpus-per-trial and --concurrency to share it out"
         )
+    if gpus_per_trial and not any(_fit(machine, LEAST, gpus_per_trial) for machine in machines):
+        raise PflOpsError(
+            f"--gpus-per-trial {gpus_per_trial:g}: no machine of {where} has so many GPUs; a trial computes on one: "
+            "use 1 or a share of it"
+        )
     if cpus_per_trial is None:
         cpus_per_trial = _cpus_beside(machines, gpus_per_trial) if gpus_per_trial else 1.0
     fit = sum(_fit(machine, cpus_per_trial, gpus_per_trial) for machine in machines)

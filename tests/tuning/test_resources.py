@@ -93,6 +93,14 @@ def test_a_quarter_of_a_gpu_where_there_is_one_and_nothing_is_said(machine):
     assert resources.share(1, None, None, 12).gpus == 0
 
 
+def test_gpus_of_several_machines_are_no_trials(machine):
+    """The line was on CPUs, of which there are enough."""
+    machine({"CPU": 8.0, "GPU": 1.0}, {"CPU": 8.0, "GPU": 1.0})
+    with pytest.raises(PflOpsError, match=r"^--gpus-per-trial 2: no machine of this Ray has so many GPUs; .*: use 1 "):
+        resources.share(None, 2, None, 12)
+    assert resources.share(None, 1, None, 12) == resources.ResourceShare(8, 1, 2)
+
+
 @pytest.mark.parametrize(
     ("gpus", "jobs", "expected"),
     [(1, 1, 1), (1, 2, 1 / 2), (1, 3, 1 / 3), (1, 9, 1 / 4), (2, 3, 1 / 2), (2, 9, 1 / 4), (8, 4, 1), (8, 9, 1 / 2)],
