@@ -6,6 +6,7 @@ import pytest
 
 from pfl_ops.errors import PflOpsError
 from pfl_ops.papers import find, suites
+from pfl_ops.papers.chosen import check_values
 from pfl_ops.papers.drdm.rule import FASHION_RULE, KMNIST_RULE, MNIST_RULE, RULES
 from pfl_ops.papers.rules import Choices, load_choices
 from pfl_ops.papers.sources.drdm import LOOKED
@@ -31,7 +32,19 @@ def test_a_rule_that_was_not_run_begins_at_what_the_cells_have(rule):
         for cell in suite.cells:
             experiment = suite.experiment(cell)
             assert all(experiment.get(path) == v for path, v in rule.before[cell.labels["method"]].items())
-        assert [one for one in suite.departures if one.of_choice] == [LOOKED]
+        assert [one for one in suite.departures_at("full") if one.of_choice] == [LOOKED]
+
+
+def test_medium_of_fashion_mnist_has_the_choices_that_were_made_there():
+    choices = load_choices("drdm_fashion_mnist_medium")
+    assert choices.scale == "medium" and set(choices.methods) == set(FASHION_RULE.cells)
+    for suite in map(find, FASHION_RULE.suites):
+        check_values(suite, choices)
+        (told,) = (one for one in suite.departures_at("medium") if one.of_choice)
+        assert told.text.startswith("At scale medium") and choices.budget in told.text
+        for cell in suite.cells:
+            network = suite.experiment(cell, "medium").model
+            assert (network.name, network.pretrained, network.size) == ("resnet18_head", False, 64)
 
 
 def test_every_method_of_the_tables_is_tuned_both_readings_among_them():

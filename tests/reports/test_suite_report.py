@@ -549,7 +549,7 @@ def test_no_number_is_the_best_of_other_data_or_of_smoke() -> None:
     for scale, marks in (("small", {"best"}), ("smoke", set())):
         found = table(suite_report(run(scale=scale)), "table1")
         assert {entry.mark for row in found.rows for entry in row.entries} & {"best"} == marks
-        assert ("the best mean of ours in bold colour" in found.notes[0]) == bool(marks)
+        assert ("the best mean of ours in bold" in found.notes[0]) == bool(marks)
 
 
 def test_a_number_of_another_round_is_not_called_the_last() -> None:

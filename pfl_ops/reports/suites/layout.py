@@ -256,7 +256,7 @@ def legend(run: SuiteRun, measures: Sequence[Measure]) -> Iterator[str]:
     over = f"Ours: mean ± sample standard deviation over n = {run.n} repetitions" if run.n > 1 else "Ours: n = 1"
     linked = any(run.link(outcome) for each in run.outcomes.values() for outcome in each)
     named = " where a title names no other" if any("#" in key for key in keys) else ""
-    bold = "" if run.scale == "smoke" else "; the best mean of ours in bold colour, which is no test"
+    bold = "" if run.scale == "smoke" else "; the best mean of ours in bold, which is no test"
     yield (
         f"{over}, {'last' if suite.at == 'final' else 'best'} round{named}{bold}."
         f"{' Numbers lead to their runs in MLflow.' if linked else ''}"
@@ -276,7 +276,7 @@ def legend(run: SuiteRun, measures: Sequence[Measure]) -> Iterator[str]:
             if run.scale == "smoke" or set(run.outcomes) <= set(run.stand_ins)
             else ", and behind | ours − the paper's"
         )
-        yield f"Small: the paper's number{differs}{said}."
+        yield f"Beside ours: the paper's number{differs}{said}."
 
 
 def data(run: SuiteRun, cells: Sequence[Cell], measures: Sequence[Measure]) -> pd.DataFrame:
