@@ -296,6 +296,8 @@ NAMES = [
     Bad("confirm_negative", "tune fedavg --confirm -1", "--confirm must be in [0, 1,000], got -1"),
     Bad("confirm_one", "tune fedavg,fliu --confirm-top 1", "--confirm-top must be in [2, 1,000], got 1"),
     Bad("confirm_front", "tune fedavg --confirm 2 --metric val/L1/acc --metric val/G/acc", "is not confirmed"),
+    Bad("confirm_top_front", "tune fedavg --confirm-top 3 --metric val/L1/acc --metric val/G/acc", "is not confirmed"),
+    Bad("confirm_top_none", "tune fedavg --confirm 0 --confirm-top 3", "--confirm-top has no effect: nothing is conf"),
     Bad("compare_test", "compare --test z", "invalid value for '--test': 'z' is not one of 'anytime', 't' ("),
     Bad("trials_text", "tune fedavg --trials x", "invalid value for '--trials': must be a valid integer ("),
     Bad("empty", ("run", ""), "no algorithm named ''"),

@@ -372,13 +372,19 @@ class Settings:
         """The same study with other limits, where they are given.
 
         Raises:
-            PflOpsError: there are several objectives, which have no best value.
+            PflOpsError: there are several objectives, which have no best value; or there is no confirmation of the
+                configurations whose number is given.
         """
         if limits.confirm and not self.objective.single:
             raise PflOpsError("a choice by several objectives is not confirmed: --confirm 0, or leave it out")
         if limits.terminate and not self.objective.single:
             raise PflOpsError("a search by several objectives has no best value: leave out --terminate")
-        return replace(self, **limits.given)
+        if limits.confirm_top and not self.objective.single:
+            raise PflOpsError("a choice by several objectives is not confirmed: leave out --confirm-top")
+        made = replace(self, **limits.given)
+        if limits.confirm_top is not None and not made.confirm:
+            raise PflOpsError("--confirm-top has no effect: nothing is confirmed; leave it out, or give --confirm 3")
+        return made
 
     def digest(self, data_dir: str | None) -> str:
         """SHA-256 of all that may not change between a study's beginning and its resumption; trials may."""
