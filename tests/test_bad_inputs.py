@@ -258,6 +258,8 @@ NUMBERS = [
     Bad("bench_dashes", "bench --other-load 2", "--other-load must be a number in [0, 1]"),
     Bad("bench_nothing", "bench --precision ''", "'none' is the empty list"),
     Bad("target", "compare --target nan", "--target must be a finite number"),
+    Bad("choose_gpus", "reproduce drdm/table3 --choose a.yaml --gpus-per-cell 0.5", "--choose goes with one suite and"),
+    Bad("gpus_per_cell", "reproduce fliu/table1 --gpus-per-cell -1", "--gpus-per-cell must be 0 or a number above 0"),
     Bad("cpus_per_cell", "reproduce fliu/table1 --cpus-per-cell nan", "--cpus-per-cell must be a number above 0"),
 ]
 NAMES = [

@@ -139,7 +139,7 @@ def reproduce(
         names or only or every or suite or sets or listed or until_decided or choose or choices
     )
     size = _scale(scale or "smoke")
-    cpus_per_cell, gpus_per_cell = _number("--cpus-per-cell", cpus), _number("--gpus-per-cell", gpus)
+    cpus_per_cell, gpus_per_cell = _number("--cpus-per-cell", cpus), _number("--gpus-per-cell", gpus, 0.0)
     if only is not None and not only.strip():
         raise PflOpsError("--only needs a pattern, as 'path/*'")
     check_folder("--reports", reports)
@@ -162,7 +162,8 @@ def reproduce(
     if until_decided and size == "smoke":
         raise PflOpsError("at scale smoke no claim is judged; --until-decided needs a larger scale")
     if choose is not None:
-        if only or every or sets or repetitions or until_decided or address or dry_run or len(chosen) != 1:
+        more = only or every or sets or repetitions or until_decided or address or gpus or dry_run
+        if more or len(chosen) != 1:
             raise PflOpsError(
                 "--choose goes with one suite and says itself what runs: pfl-ops reproduce SUITE --choose FILE"
             )
@@ -281,14 +282,14 @@ class _Keeper:
         results_pages.write(folder, kept, known)
 
 
-def _number(flag: str, given: str | None) -> float | None:
-    """A flag's value above 0."""
+def _number(flag: str, given: str | None, allowed: float | None = None) -> float | None:
+    """A flag's value: `allowed`, or above 0."""
     try:
         number = None if given is None else float(given)
     except ValueError:
         number = -1.0
-    if number is not None and not 0 < number < math.inf:
-        raise PflOpsError(f"{flag} must be a number above 0, got '{echo(given)}'")
+    if number is not None and number != allowed and not 0 < number < math.inf:
+        raise PflOpsError(f"{flag} must be {'0 or ' if allowed == 0 else ''}a number above 0, got '{echo(given)}'")
     return number
 
 

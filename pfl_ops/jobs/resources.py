@@ -226,6 +226,7 @@ def share(
     concurrency: int | None,
     trials: int,
     device: str = "auto",
+    unit: str = "trial",
 ) -> ResourceShare:
     """Return the share of each trial of the running Ray, or of the one that would be started here.
 
@@ -235,7 +236,7 @@ def share(
             it, else 0.
         concurrency: trials at once; none: as many as fit.
         trials: more than these are never needed.
-        device: the execution's.
+        device: the execution's. unit: the word for a trial in the flags, see `ResourceRequest`.
     Raises:
         PflOpsError: more than Ray has; the message says what to use.
     """
@@ -244,14 +245,15 @@ def share(
     if gpus_per_trial is None:
         gpus_per_trial = 1 / JOBS_ON_A_GPU if there >= 1 and device != "cpu" else 0.0
     if device == "cuda" and not gpus_per_trial:
-        raise PflOpsError("device cuda needs a share of a GPU: --gpus-per-trial 0.25 (or --device cpu)")
+        mend = f"needs a share of a GPU: --gpus-per-{unit} 0.25 (or --device cpu)"
+        raise PflOpsError(f"device cuda {mend if there else f'is not there: {where} has no GPU; use --device cpu'}")
     if gpus_per_trial and device == "cpu":
-        raise PflOpsError(f"device cpu and --gpus-per-trial {gpus_per_trial:g} contradict each other; leave one out")
+        raise PflOpsError(f"device cpu and --gpus-per-{unit} {gpus_per_trial:g} contradict each other; leave one out")
     if gpus_per_trial > there:
         has = f"{there} GPU{'s' if there != 1 else ''}" if there else "no GPU"
         raise PflOpsError(
-            f"--gpus-per-trial {gpus_per_trial:g}: {where} has {has}; leave it out (or give 0) to train on the CPU, "
-            "with --cpus-per-trial and --concurrency to share it out"
+            f"--gpus-per-{unit} {gpus_per_trial:g}: {where} has {has}; leave it out (or give 0) to train on the CPU, "
+            f"with --cpus-per-{unit} and --concurrency to share it out"
         )
     if gpus_per_trial and not any(_fit(machine, LEAST, gpus_per_trial) for machine in machines):
         raise PflOpsError(
@@ -263,7 +265,9 @@ def share(
     fit = sum(_fit(machine, cpus_per_trial, gpus_per_trial) for machine in machines)
     if fit < 1:
         has = f"no machine of {where} has" if ray.is_initialized() else f"{where} does not have"
-        raise PflOpsError(f"{has} {cpus_per_trial:g} CPUs for one trial; use --cpus-per-trial {most_cpus():g} or less")
+        raise PflOpsError(
+            f"{has} {cpus_per_trial:g} CPUs for one {unit}; use --cpus-per-{unit} {most_cpus():g} or less"
+        )
     return ResourceShare(cpus_per_trial, gpus_per_trial, max(1, min(concurrency or fit, fit, trials)))
 
 

@@ -178,7 +178,7 @@ def test_a_trial_lies_on_one_machine_and_its_share_on_one_gpu(machine):
     ("cpus", "gpus", "concurrency", "device", "message"),
     [
         (1, 0.5, None, "auto", "--gpus-per-trial 0.5: this Ray has no GPU"),
-        (1, 0, None, "cuda", "device cuda needs a share of a GPU: --gpus-per-trial 0.25"),
+        (1, 0, None, "cuda", "device cuda is not there: this Ray has no GPU; use --device cpu"),
         (1, 0.25, None, "cpu", "contradict each other"),
     ],
 )

@@ -16,7 +16,7 @@ Auto: TypeAlias = Literal["auto"]
 Amount: TypeAlias = float | Auto | None
 """So many CPUs or GPUs, what a measurement finds best, or nothing said."""
 
-CPUS, GPUS = "--cpus-per-trial", "--gpus-per-trial"
+CPUS, GPUS = "--cpus-per", "--gpus-per"
 
 
 @dataclass(frozen=True)
@@ -27,25 +27,28 @@ class ResourceRequest:
         cpus: CPUs, above 0. gpus: share of a GPU (0.25: four trials on each), or whole ones. Auto: measured; that of a
             GPU where there is none, and that of CPUs, is a packing of the CPU's cores.
         concurrency: trials at once; None: as many as fit.
+        unit: the word for a trial in the flags: "cell", of `reproduce`.
     """
 
     cpus: Amount = None
     gpus: Amount = None
     concurrency: int | None = None
+    unit: str = "trial"
 
     @classmethod
-    def of(cls, cpus: object = None, gpus: object = None, concurrency: int | None = None) -> Self:
+    def of(cls, cpus: object = None, gpus: object = None, concurrency: int | None = None, unit: str = "trial") -> Self:
         """From numbers or text.
 
         Raises:
             PflOpsError: none of what is allowed, or a contradiction.
         """
-        asked = cls(_amount(CPUS, cpus), _amount(GPUS, gpus), concurrency)
+        asked = cls(_amount(CPUS, unit, cpus), _amount(GPUS, unit, gpus), concurrency, unit)
         if concurrency is not None and concurrency < 1:
             raise PflOpsError(f"--concurrency must be >= 1, got {concurrency}")
         if asked.cpus == "auto" and isinstance(asked.gpus, float) and asked.gpus:
             raise PflOpsError(
-                f"{CPUS} auto shares out the cores among trials on the CPU; with {GPUS} {asked.gpus:g} give a number"
+                f"{CPUS}-{unit} auto shares out the cores among {unit}s on the CPU; with {GPUS}-{unit} "
+                f"{asked.gpus:g} give a number"
             )
         return asked
 
@@ -62,7 +65,7 @@ class ResourceRequest:
     def share(self, trials: int, device: Device) -> ResourceShare:
         """Return the share of each trial for which no packing is measured, see `resources.share`."""
         gpus = self.gpus if isinstance(self.gpus, float) else None
-        return share(self.cpus_given, gpus, self.concurrency, trials, device)
+        return share(self.cpus_given, gpus, self.concurrency, trials, device, self.unit)
 
     def at_once(self, trials: int, device: Device) -> int:
         """Return how many trials run at once: as many as fit on the cores and GPUs, and no more than were asked for."""
@@ -96,7 +99,9 @@ class ResourceRequest:
         """
         gpu = device != "cpu" and torch.cuda.is_available()
         if self.gpus == "auto" and not gpu and address and device != "cpu":
-            raise PflOpsError(f"{GPUS} auto measures on this machine, which has no GPU; give a share, such as 0.25")
+            raise PflOpsError(
+                f"{GPUS}-{self.unit} auto measures on this machine, which has no GPU; give a share, such as 0.25"
+            )
         if gpu and (self.gpus == "auto" or (self.gpus is None and not address)):
             return "gpu"
         return "cpu" if self.cpus == "auto" or (self.gpus == "auto" and self.cpus is None) else None
@@ -114,13 +119,13 @@ class ResourceRequest:
         return gpu_layouts(cores.usable() / devices, math.ceil(most / devices), self.cpus_given)
 
 
-def _amount(flag: str, given: object) -> Amount:
+def _amount(flag: str, unit: str, given: object) -> Amount:
     """A flag's value, as a number, "auto" or None."""
     if given is None or given == "auto":
         return given
     share = flag == GPUS
     allowed = "a share of a GPU (0.25, 0.5), a whole number or auto" if share else "a number above 0 or auto"
-    wrong = PflOpsError(f"{flag} must be {allowed}, got '{echo(given)}'")
+    wrong = PflOpsError(f"{flag}-{unit} must be {allowed}, got '{echo(given)}'")
     try:
         number = float(given)  # type: ignore[arg-type]
     except (TypeError, ValueError):
@@ -130,7 +135,7 @@ def _amount(flag: str, given: object) -> Amount:
     if share and number > 1 and number != int(number):
         raise wrong
     if 0 < number < LEAST:
-        raise PflOpsError(f"{flag} must be {LEAST:g} or more, got '{given}'")
+        raise PflOpsError(f"{flag}-{unit} must be {LEAST:g} or more, got '{given}'")
     return number
 
 
@@ -148,6 +153,6 @@ def check_request(asked: ResourceRequest, device: Device, address: str | None) -
         return
     cpus = asked.cpus_given or LEAST
     if isinstance(asked.gpus, float):
-        share(cpus, asked.gpus, asked.concurrency, 1, device)
+        share(cpus, asked.gpus, asked.concurrency, 1, device, asked.unit)
     else:
-        share(cpus, None, asked.concurrency, 1)
+        share(cpus, None, asked.concurrency, 1, unit=asked.unit)

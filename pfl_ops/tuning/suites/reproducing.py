@@ -60,7 +60,7 @@ def reproduce(
     Raises:
         StudyInterrupted: Ctrl-C; the same call goes on.
     """
-    asked = ResourceRequest.of(cpus_per_cell, gpus_per_cell, concurrency)
+    asked = ResourceRequest.of(cpus_per_cell, gpus_per_cell, concurrency, "cell")
     check_request(asked, (execution or Execution()).device, address)
     with Store.open(home, tracking_uri, offline=True) as store, ExitStack() as opened:
         reproduction = Reproduction(plan, store, data_dir, execution or Execution(), asked, address, on_suite, on_event)
