@@ -99,6 +99,10 @@ class Settings:
         check_seeds(seeds_per_trial)
         check_environments(environments, vary, held_out, aggregate)
         seeds = seeds_per_trial or 1
+        if "evaluation.split" in hold:
+            raise PflOpsError(
+                "evaluation.split is not set by hand here: trials are scored on validation data, tests on test data"
+            )
         if scheduler not in (None, "asha", "paired", "none"):
             raise PflOpsError(f"scheduler must be asha, paired or none, got '{echo(scheduler)}'")
         fixed: dict[str, Any] = {"evaluation.split": "validation", "evaluation.stages": "all", "repetitions": 1}
