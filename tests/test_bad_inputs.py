@@ -303,6 +303,7 @@ NAMES = [
     Bad("split_tune", "tune fedavg --set evaluation.split=test", "evaluation.split is not set by hand here: trials"),
     Bad("split_several", "tune fedavg,fliu --set evaluation.split=validation", "evaluation.split is not set by hand"),
     Bad("split_table", "tabulate fedavg --out {folder}/t.parquet --set evaluation.split=test", "is not set by hand"),
+    Bad("compare_same", "compare --html a.csv --csv ./a.csv", "--html and --csv name the same file, a.csv"),
     Bad("compare_test", "compare --test z", "invalid value for '--test': 'z' is not one of 'anytime', 't' ("),
     Bad("trials_text", "tune fedavg --trials x", "invalid value for '--trials': must be a valid integer ("),
     Bad("empty", ("run", ""), "no algorithm named ''"),

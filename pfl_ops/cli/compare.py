@@ -8,7 +8,7 @@ import typer
 from pfl_ops.cli.checks import check_finite, check_output, check_work_folder
 from pfl_ops.cli.options import TrackingUri, option
 from pfl_ops.cli.output import err, out, say
-from pfl_ops.errors import PflOpsError, echo
+from pfl_ops.errors import LONGEST_PATH, PflOpsError, echo
 
 
 def compare(
@@ -53,8 +53,11 @@ def compare(
     """
     tags = _tags(tag)
     check_finite("--target", target)
+    written: dict[Path, str] = {}
     for flag, file in (("--html", html), ("--csv", csv), ("--latex", latex)):
         check_output(flag, file)
+        if file is not None and (other := written.setdefault(file.absolute(), flag)) != flag:
+            raise PflOpsError(f"{other} and {flag} name the same file, {echo(file, LONGEST_PATH)}")
     check_work_folder(tracking_uri, "MLFLOW_TRACKING_URI")
 
     from pfl_ops.cli.compare_tables import show
