@@ -888,6 +888,15 @@ def test_best_rounds_of_other_looks_take_the_p_value_and_are_named(made: Any, sh
     assert line == "other rounds have acc, so rounds to a target differ: 1 to 5 ('fedavg'); 3, 5 ('fliu')"
 
 
+def test_line_without_best_value_not_in_note_on_best_rounds(made: Any, shelf: Any) -> None:
+    """`evaluation.stages=L2`: the best round is that of L2, and L1 has none; the note had `;  ('fliu')`."""
+    runs = [made("fedavg", 0), made("fliu", 0), made("ditto", 0)]
+    accs = {"fedavg": [0.1, 0.2, 0.3], "fliu": [0.1, math.nan, math.nan], "ditto": [0.1, 0.2, 0.3]}
+    curves = {run.run_id: {"test/L1/acc": accs[run.params["algorithm.name"]]} for run in runs}
+    found = go(shelf(runs, curves), with_clients=False)
+    assert best_notes(found, found.groups[0]) == ()
+
+
 @pytest.mark.parametrize("metric", ["best/round", "train/loss"])
 def test_compare_without_best_values_has_no_column_of_them(made: Any, shelf: Any, metric: str) -> None:
     """A best round has scores alone: `best best/round` was empty. The note on best rounds stays, on narrow terminals

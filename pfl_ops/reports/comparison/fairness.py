@@ -111,9 +111,12 @@ def best_of(run: Result) -> tuple[int, ...]:
 
 
 def other_best_of(rows: LabelledRuns) -> str:
-    """Return the line on best rounds that were chosen among other rounds. Repetitions are scored in the same rounds."""
+    """Return the line on best rounds that were chosen among other rounds. Repetitions are scored in the same rounds.
+
+    A row whose own stage was not scored during the run (`evaluation.stages`) has no best value, and is left out.
+    """
     what = "best rounds were chosen among other rounds (the best of more is higher by chance)"
-    first = {label: runs[:1] for label, runs in rows.items()}
+    first = {label: runs[:1] for label, runs in rows.items() if any(map(best_of, runs[:1]))}
     return _different(first, what, lambda run: _few_numbers(best_of(run)))
 
 
