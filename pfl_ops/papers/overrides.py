@@ -13,6 +13,7 @@ from pfl_ops.papers.suite import Changes, Suite
 
 REFUSED = {
     "algorithm.name": "the method is what a cell is named after; choose cells with --only",
+    "evaluation.split": "the numbers of a suite are those of its own split, and cells would have none of them",
     "repetitions": "give --repetitions",
     "seed": "the seeds of a suite count from its first one; give --repetitions",
 }

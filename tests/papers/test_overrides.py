@@ -53,6 +53,7 @@ def test_a_change_is_stronger_than_the_cut_of_smoke():
         ("training.lrr", r"no setting of these cells named 'training.lrr'. Did you mean 'training.lr'\?"),
         ("algorithm.gama", "no setting of these cells named 'algorithm.gama'"),
         ("algorithm.name", "the method is what a cell is named after"),
+        ("evaluation.split", "the numbers of a suite are those of its own split"),
         ("repetitions", "give --repetitions"),
         ("seed", "give --repetitions"),
     ],
