@@ -156,6 +156,9 @@ class Settings:
             aggregate="worst" if aggregate == "worst" else "mean",
         )
         made = made.limited(limits)
+        if limits.confirm_top is not None and not made.confirm:
+            why = "nothing is confirmed" if goal.single else "a choice by several objectives is not confirmed"
+            raise PflOpsError(f"--confirm-top has no effect: {why}; leave it out")
         check_cohorts(made)
         return made
 
@@ -376,19 +379,13 @@ class Settings:
         """The same study with other limits, where they are given.
 
         Raises:
-            PflOpsError: there are several objectives, which have no best value; or there is no confirmation of the
-                configurations whose number is given.
+            PflOpsError: there are several objectives, which have no best value.
         """
         if limits.confirm and not self.objective.single:
             raise PflOpsError("a choice by several objectives is not confirmed: --confirm 0, or leave it out")
         if limits.terminate and not self.objective.single:
             raise PflOpsError("a search by several objectives has no best value: leave out --terminate")
-        if limits.confirm_top and not self.objective.single:
-            raise PflOpsError("a choice by several objectives is not confirmed: leave out --confirm-top")
-        made = replace(self, **limits.given)
-        if limits.confirm_top is not None and not made.confirm:
-            raise PflOpsError("--confirm-top has no effect: nothing is confirmed; leave it out, or give --confirm 3")
-        return made
+        return replace(self, **limits.given)
 
     def digest(self, data_dir: str | None) -> str:
         """SHA-256 of all that may not change between a study's beginning and its resumption; trials may."""
