@@ -158,6 +158,9 @@ def tune(
         check_storage(storage)
     check(0, name)
     limits = StudyLimits(trials, hours, samples, terminate, confirm, confirm_top)
+    if confirm_top is not None and (confirm == 0 or len(metric) > 1):
+        why = "nothing is confirmed" if confirm == 0 else "a choice by several objectives is not confirmed"
+        raise PflOpsError(f"--confirm-top has no effect: {why}; leave it out")
     check_seeds(seeds_per_trial)
     in_environments: dict[str, Any] = {
         "environments": names_given(environments, "--environments"),

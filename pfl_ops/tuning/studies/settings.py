@@ -156,9 +156,6 @@ class Settings:
             aggregate="worst" if aggregate == "worst" else "mean",
         )
         made = made.limited(limits)
-        if limits.confirm_top is not None and not made.confirm:
-            why = "nothing is confirmed" if goal.single else "a choice by several objectives is not confirmed"
-            raise PflOpsError(f"--confirm-top has no effect: {why}; leave it out")
         check_cohorts(made)
         return made
 
