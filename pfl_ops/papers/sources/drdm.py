@@ -158,8 +158,8 @@ NETWORKS: dict[str, Departure] = {
         "Input and output size of the linear model are lost from Sec. 4.1.3: 784 and 10 follow from MNIST."
     ),
     "resnet18_head": Departure(
-        "Sec. 4.1.3 does not say how 28 x 28 grey images enter ResNet-18, nor the source of its weights: here they are "
-        "enlarged to 112 x 112, three equal channels, and the weights are torchvision's of ImageNet."
+        "Sec. 4.1.3 does not say how 28 x 28 grey images enter ResNet-18, nor the source of its weights: at full "
+        "they are enlarged to 112 x 112, three equal channels, and the weights are torchvision's of ImageNet."
     ),
 }
 
