@@ -72,6 +72,10 @@ results: $(STAMP) ## run what docs/results lacks, its undecided claims for HOURS
 	$(BIN)/pfl-ops reproduce mcmahan/table1 --only 'iid/*' --scale full --repetitions 4 --results docs/results
 	$(BIN)/pfl-ops reproduce mcmahan/table1 --scale medium --results docs/results
 	$(BIN)/pfl-ops reproduce niid_bench/label_skew --only 'mnist/{iid,dir05}/*' --scale small --results docs/results
+	$(BIN)/pfl-ops reproduce drdm/table5 --only '*/{!drdm_feddyn}' --scale medium --repetitions 9 --results docs/results
+	$(BIN)/pfl-ops reproduce drdm/table5 --only '{a0.1,a0.7}/{drdm,drfa}' --scale medium --repetitions 13 --results docs/results
+	$(BIN)/pfl-ops reproduce drdm/table6 --only '*/{!drdm_feddyn}' --scale medium --repetitions 5 --results docs/results
+	$(BIN)/pfl-ops reproduce drdm/table6 --only '*/{drfa,fedavg}' --scale medium --repetitions 13 --results docs/results
 	$(BIN)/pfl-ops reproduce drdm/table3 drdm/table4 drdm/fig3 drdm/fig4 drdm/fig5 drdm/fig6 --scale full --until-decided --hours $(HOURS) --results docs/results
 
 bench: $(STAMP) ## speed on this machine beside a plain PyTorch loop: about ten minutes on two cores
