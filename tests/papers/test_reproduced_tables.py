@@ -168,3 +168,23 @@ def test_fedpg_distance_of_own_and_pooled_accuracy() -> None:
         for data in ("fmnist", "cifar10")
     ]
     assert f"FedPG's L-acc. is {gaps[0]:.0f} and {gaps[1]:.0f} points above its G-acc. here" in TEXT
+
+
+def test_tables_of_drdm_at_medium() -> None:
+    """Ours, and behind the bar the paper's; columns are class skews of Table 5, then size skews of Table 6."""
+    methods = {"DRDM": "drdm", "SCAFFOLD": "scaffold", "SCAFF-PD": "scaff_pd", "DRFA": "drfa", "FedAvg": "fedavg"}
+    means = {**kept("drdm-table5-medium").to_dict("index"), **kept("drdm-table6-medium").to_dict("index")}
+    paper = published("drdm_table5", "drdm_table6")
+    section = PAGE.partition("\n## DRDM, Tables 5 and 6 at medium\n")[2].partition("\n## ")[0]
+    shown = 0
+    for title, statistic in (("average", "mean"), ("worst client", "worst")):
+        head, _, *lines = section[section.index(f"| {title} |") :].partition("\n\n")[0].splitlines()
+        skews = [f"s{one[5:]}" if one.startswith("size") else f"a{one}" for one in head.strip("| ").split(" | ")[1:]]
+        for line in lines:
+            label, *entries = line.strip("| ").split(" | ")
+            for skew, entry in zip(skews, entries, strict=True):
+                place = f"{skew}/{methods[label]}", f"{L1}/{statistic}"
+                assert same(numbers(entry), [means[place[0]][place[1]]]), place
+                assert abs(float(entry.partition("| ")[2]) - paper[place]) < HALF_A_TENTH, place
+                shown += 1
+    assert shown == 2 * 8 * 5
