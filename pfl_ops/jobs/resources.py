@@ -257,7 +257,7 @@ def share(
         )
     if gpus_per_trial and not any(_fit(machine, LEAST, gpus_per_trial) for machine in machines):
         raise PflOpsError(
-            f"--gpus-per-trial {gpus_per_trial:g}: no machine of {where} has so many GPUs; a trial computes on one: "
+            f"--gpus-per-{unit} {gpus_per_trial:g}: no machine of {where} has so many GPUs; a {unit} computes on one: "
             "use 1 or a share of it"
         )
     if cpus_per_trial is None:

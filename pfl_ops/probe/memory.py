@@ -87,7 +87,7 @@ def device_used() -> int | None:
 
 
 def device_free() -> float:
-    """Bytes of the first GPU that nobody holds; infinite: its driver does not tell."""
+    """Bytes of the first GPU that no process holds; infinite: its driver does not tell."""
     import torch
 
     used = device_used()
