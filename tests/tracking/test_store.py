@@ -14,6 +14,7 @@ from mlflow import MlflowClient
 from pfl_ops.errors import PflOpsError
 from pfl_ops.tracking import Store, provenance
 from pfl_ops.tracking.provenance import git_revision
+from pfl_ops.tracking.runs.store import RunInfo
 
 matplotlib.use("Agg")
 
@@ -158,6 +159,44 @@ def test_the_same_identity_under_another_parent_is_another_run(store):
     for run in [*runs, alone, *studies]:
         run.finish("FINISHED" if run is runs[0] else "FAILED")
     assert store.find("same").run_id == runs[0].run_id  # the one that is finished
+
+
+def test_runs_read_from_the_database_are_those_that_mlflows_search_finds(store, rounds):
+    """Also NaN, infinity, an unfinished run, one computed anew, one in the bin, an empty one and names alike."""
+    study = store.run("read", "study", identity="read study", tags={"k": "a 'quoted' one"})
+    for i, value in enumerate((0.5, math.nan, math.inf, -math.inf)):
+        run = store.run("read", f"trial-{i:03d}", identity=f"read {i}", parent=study, params={"training.lr": 0.1 * i})
+        first, second = rounds(0, 1)
+        second.metrics["val/L1/acc"] = value
+        run.log([first, second])
+        assert run.finish("FAILED" if i == 1 else "FINISHED")
+    again = store.run("read", "trial-000", identity="read 0", parent=study, rerun="again")
+    assert again.finish()
+    empty = store.run("read", "empty", identity="read empty")
+    assert store.deliver()
+    client = MlflowClient(store.target.uri)
+    client.delete_run(client.create_run(client.get_experiment_by_name("read").experiment_id).info.run_id)
+
+    for superseded in (False, True):
+        found = store.runs("read", superseded=superseded)
+        searched = store.runs("read", superseded=superseded, where="attributes.start_time > 0")
+        assert [*map(in_order, found)] == [*map(in_order, searched)]
+        assert len(found) == 6 + superseded
+        below = store.runs("read", parent=study, superseded=superseded)
+        assert [*map(in_order, below)] == [in_order(run) for run in found if run.parent == study.run_id]
+        assert len(below) == 4 + superseded
+    values = {run.name: run.metrics.get("val/L1/acc") for run in found if run.run_id != again.run_id}
+    assert math.isnan(values["trial-001"])
+    assert values["trial-002"] == -values["trial-003"] > 1e300
+    assert {run.name: run.status for run in found}["empty"] == "RUNNING"
+    assert store.runs("no such experiment") == []
+    assert {run.run_id for run in store.runs()} >= {run.run_id for run in store.runs("read")}
+    assert empty.finish()
+
+
+def in_order(run: RunInfo) -> str:
+    """All of a run as text: NaN equals itself."""
+    return repr({name: sorted(v.items()) if isinstance(v, dict) else v for name, v in vars(run).items()})
 
 
 def test_an_identity_may_be_any_text(store):

@@ -37,6 +37,7 @@ from pfl_ops.tracking.sending.sender import IDENTITY, PARENT, SUPERSEDED, Sender
 from pfl_ops.tracking.spools import outbox, requests
 from pfl_ops.tracking.spools.journal import Header, identity_key, key
 from pfl_ops.tracking.spools.spool import Spool
+from pfl_ops.tracking.target.mlflow_private import StoredRun, read_runs
 from pfl_ops.tracking.target.schema import other_version
 
 log = logging.getLogger("pfl_ops.tracking")
@@ -322,8 +323,11 @@ class Store:
         where = f"tags.`{IDENTITY}` = '{_plain(identity)}'"
         if parent is not None:
             where += f" and tags.`{PARENT}` = '{parent_id}'"
-        found = self._search(experiment, where)
-        return min(found, key=lambda run: (run.status != "FINISHED", -run.start), default=None)
+        with self._asking():
+            places = self._places(experiment)
+            found = [run for run in self._search(places, where) if SUPERSEDED not in run.tags]
+        best = min(found, key=lambda run: (run.status != "FINISHED", -run.start), default=None)
+        return None if best is None else _info(best, places[best.experiment_id])
 
     def runs(
         self,
@@ -343,33 +347,36 @@ class Store:
             PflOpsError: MLflow can't read `where`, or does not answer.
         """
         parent_id = parent.run_id if isinstance(parent, Run) else parent
-        below = f"tags.`{PARENT}` = '{parent_id}'" if parent is not None else None
-        return self._search(experiment, " and ".join(part for part in (below, where) if part), superseded)
+        below = f"tags.`{PARENT}` = '{parent_id}'" if parent is not None else ""
+        with self._asking():
+            places = self._places(experiment)
+            if where or self.target.server:
+                found = self._search(places, " and ".join(filter(None, (below, where))))
+            else:
+                found = read_runs(self.target.uri, list(places))
+        known = [_info(run, places[run.experiment_id]) for run in found if superseded or SUPERSEDED not in run.tags]
+        return [run for run in known if parent_id in (None, run.parent)]
 
     def experiments(self) -> list[str]:
         """The names of all MLflow experiments."""
         with self._asking():
             return sorted(experiment.name for experiment in self._pages(self._sender.client.search_experiments))
 
-    def _search(self, experiment: str | None, where: str, superseded: bool = False) -> list[RunInfo]:
-        with self._asking():
-            places = {
-                e.experiment_id: e.name
-                for e in self._pages(self._sender.client.search_experiments)
-                if experiment in (None, e.name)
-            }
-            if not places:
-                return []
-            found = self._pages(
-                lambda page_token: self._sender.client.search_runs(
-                    list(places), where, order_by=["attributes.start_time ASC"], page_token=page_token
-                )
+    def _places(self, experiment: str | None) -> dict[str, str]:
+        """Return MLflow experiments by id: that of this name, or none; without a name all."""
+        found = self._pages(self._sender.client.search_experiments)
+        return {place.experiment_id: place.name for place in found if experiment in (None, place.name)}
+
+    def _search(self, places: Iterable[str], where: str) -> list[StoredRun]:
+        """Return the runs in experiments of these ids that MLflow's search finds, oldest first."""
+        if not (ids := list(places)):
+            return []
+        found = self._pages(
+            lambda page_token: self._sender.client.search_runs(
+                ids, where, order_by=["attributes.start_time ASC"], page_token=page_token
             )
-            return [
-                _info(run, places[run.info.experiment_id])
-                for run in found
-                if superseded or SUPERSEDED not in run.data.tags
-            ]
+        )
+        return [_stored(run) for run in found]
 
     def history(self, run_id: str, keys: Iterable[str] | None = None) -> pd.DataFrame:
         """Metrics of a run: one row a round, one column a metric, NaN where a round has no value.
@@ -470,19 +477,33 @@ def _plain(identity: str) -> str:
     return identity if re.fullmatch(r"[\w.:/@+ -]{1,200}", identity) else hashlib.sha256(identity.encode()).hexdigest()
 
 
-def _info(run: MlflowRun, experiment: str) -> RunInfo:
-    tags = dict(run.data.tags)
+def _stored(run: MlflowRun) -> StoredRun:
+    info, data = run.info, run.data
+    return StoredRun(
+        info.run_id,
+        info.run_name,
+        info.experiment_id,
+        info.status,
+        info.start_time,
+        info.end_time,
+        dict(data.tags),
+        dict(data.params),
+        dict(data.metrics),
+    )
+
+
+def _info(run: StoredRun, experiment: str) -> RunInfo:
     return RunInfo(
-        run_id=run.info.run_id,
-        name=run.info.run_name,
+        run_id=run.run_id,
+        name=run.name,
         experiment=experiment,
-        status=run.info.status,
-        identity=tags.get(IDENTITY),
-        parent=tags.get(PARENT),
-        tags=tags,
-        params=dict(run.data.params),
-        metrics=dict(run.data.metrics),
-        start=run.info.start_time,
-        end=run.info.end_time,
-        experiment_id=run.info.experiment_id,
+        status=run.status,
+        identity=run.tags.get(IDENTITY),
+        parent=run.tags.get(PARENT),
+        tags=run.tags,
+        params=run.params,
+        metrics=run.metrics,
+        start=run.start,
+        end=run.end,
+        experiment_id=run.experiment_id,
     )

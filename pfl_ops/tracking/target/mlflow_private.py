@@ -1,10 +1,67 @@
 """Parts of MLflow that it does not document. Tests fail when a release moves one of them."""
 
 import sys
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
 
 from mlflow.utils import environment
+
+
+@dataclass(frozen=True)
+class StoredRun:
+    """A run as MLflow's database has it; `end` is None while it runs.
+
+    Attributes:
+        metrics: the last value of each. start, end: ms since the epoch.
+    """
+
+    run_id: str
+    name: str
+    experiment_id: str
+    status: str
+    start: int
+    end: int | None
+    tags: dict[str, str]
+    params: dict[str, str]
+    metrics: dict[str, float]
+
+
+def read_runs(address: str, experiments: Sequence[str]) -> list[StoredRun]:
+    """Read all runs of some experiments that are not deleted, oldest first, in four queries.
+
+    MLflow's own search makes an object of each tag, parameter and metric, and takes some forty times as long.
+
+    Args:
+        address: of the database. experiments: their ids.
+    Raises:
+        MlflowException: the database can't be read.
+    """
+    from mlflow.store.tracking.dbmodels.models import SqlLatestMetric, SqlParam, SqlRun, SqlTag
+    from mlflow.tracking._tracking_service.utils import _get_store
+    from sqlalchemy import select
+
+    wanted = (SqlRun.experiment_id.in_([int(i) for i in experiments]), SqlRun.lifecycle_stage == "active")
+    columns = (SqlRun.run_uuid, SqlRun.name, SqlRun.experiment_id, SqlRun.status, SqlRun.start_time, SqlRun.end_time)
+    with _get_store(address).ManagedSessionMaker() as session:
+        runs = session.execute(select(*columns).where(*wanted).order_by(SqlRun.start_time, SqlRun.run_uuid)).all()
+
+        def read(table: Any, *is_nan: Any) -> dict[str, dict[str, Any]]:
+            ids = select(SqlRun.run_uuid).where(*wanted)
+            rows = select(table.run_uuid, table.key, table.value, *is_nan).where(table.run_uuid.in_(ids))
+            by_run: dict[str, dict[str, Any]] = defaultdict(dict)
+            for run, key, value, *nan in session.execute(rows):
+                by_run[run][key] = float("nan") if any(nan) else value
+            return by_run
+
+        tags, params = read(SqlTag), read(SqlParam)
+        metrics = read(SqlLatestMetric, SqlLatestMetric.is_nan)
+    return [
+        StoredRun(run, name, str(place), status, start, end, tags[run], params[run], metrics[run])
+        for run, name, place, status, start, end in runs
+    ]
 
 
 def make_tables(address: str, artifacts: str) -> None:
