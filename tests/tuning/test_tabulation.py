@@ -365,6 +365,44 @@ def test_finished_table_is_read_and_extended(fake, tmp_path):
     assert kept["hash"].tolist() == first.frame["hash"].tolist()
 
 
+def test_finished_table_that_is_asked_for_leaves_an_extension_alone(fake, tmp_path):
+    """While a process adds seeds, the command with the old ones reads the file. It removed journal, lock, checkpoints.
+
+    A kill then lost all runs of the extension, and a third process could begin the same ones.
+    """
+    file, folder = tmp_path / "t.parquet", tmp_path / "t.parquet.runs"
+    first = tabulate(plan(2, 2, ()), file, execution=CPU)
+    found = []
+
+    def meanwhile(done, wanted, _):
+        if done == 9:
+            found.append(tabulate(plan(2, 2, ()), file, execution=CPU))
+            with pytest.raises(PflOpsError, match=r"another process makes .*t.parquet; wait for it"):
+                tabulate(plan(2, 3, ()), file, execution=CPU)
+            assert (folder / tabulation.JOURNAL).read_text().count("\n") == 1
+
+    larger = tabulate(plan(2, 3, ()), file, execution=CPU, on_progress=meanwhile)
+    assert found[0].frame.equals(first.frame) and len(fake.ran) == 12
+    assert TrialTable.read(file).frame.equals(larger.frame) and not folder.exists()
+
+
+def test_table_that_another_process_has_extended_meanwhile_is_kept(fake, tmp_path, monkeypatch):
+    """Two calls at once, for 3 and for 2 seeds; when the second one began there was no file. It replaced the larger."""
+    file, seen = tmp_path / "t.parquet", []
+    make = tabulation.Tabulation.make
+
+    def late(call):
+        if not seen:
+            seen.append(True)
+            tabulate(plan(2, 3, ()), file, execution=CPU)
+        return make(call)
+
+    monkeypatch.setattr(tabulation.Tabulation, "make", late)
+    with pytest.raises(PflOpsError, match="4 runs that are not of this table"):
+        tabulate(plan(2, 2, ()), file, execution=CPU)
+    assert len(TrialTable.read(file).frame) == 2 * 3 * 3 and len(fake.ran) == 12
+
+
 def test_grid_is_continued_extended_and_replayed(fake, tmp_path):
     """2 values, 3 seeds: 12 runs, of which 5 are made before Ctrl-C. A third value, put between them, adds 6."""
     file = tmp_path / "t.parquet"

@@ -14,7 +14,9 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -75,17 +77,22 @@ class Tabulation:
         """The work folder of its runs."""
         return self.path.with_name(f"{self.path.name}.runs").absolute()
 
+    @cached_property
+    def hashes(self) -> dict[TableRun, str]:
+        """The hash of each run."""
+        return {run: run.experiment.digest(self.data_dir) for run in self.plan.runs}
+
     def read(self) -> list[tuple[TableRun, str]]:
         """Take what is finished, of the file and of the work folder; return the runs that are missing, with hashes.
 
         Raises:
             PflOpsError: the file holds runs that the plan lacks, or is no table.
         """
-        hashes = {run: run.experiment.digest(self.data_dir) for run in self.plan.runs}
-        kept = self._kept(set(hashes.values())) if self.path.exists() else {}
+        kept = self._kept(set(self.hashes.values())) if self.path.exists() else {}
         kept |= _journal(self.folder / JOURNAL)
-        self.finished = {run: kept[digest] for run, digest in hashes.items() if _has(kept.get(digest), run.metric)}
-        return [(run, digest) for run, digest in hashes.items() if run not in self.finished]
+        hashes = self.hashes.items()
+        self.finished = {run: kept[digest] for run, digest in hashes if _has(kept.get(digest), run.metric)}
+        return [(run, digest) for run, digest in hashes if run not in self.finished]
 
     def _kept(self, hashes: set[str]) -> dict[str, RunRecord]:
         """The runs in the file, which must all be of this plan."""
@@ -96,20 +103,43 @@ class Tabulation:
             what = f"{count(others, 'run')} that {'is' if others == 1 else 'are'}" if others else "scores that are"
             raise PflOpsError(
                 f"{echo(self.path, LONGEST_PATH)} has {what} not of this table (other settings, data or "
-                "code); name another --out"
+                "code, or more seeds or configurations); name another --out"
             )
         return kept
 
-    def run(self, missing: Sequence[tuple[TableRun, str]]) -> None:
+    def make(self) -> TrialTable:
+        """Run what is missing, write the file, and remove the work folder.
+
+        Raises:
+            TabulationInterrupted: Ctrl-C came. PflOpsError: another process makes this table, it can't be written, or a
+                run failed.
+        """
+        self.folder.mkdir(parents=True, exist_ok=True)
+        try:
+            with FileLock(self.folder / LOCK, timeout=0):
+                if missing := self.read():  # again: another process may have finished runs before this one had the lock
+                    self._run(missing)
+                table = self.plan.table(self.finished)
+                table.write(self.path)
+                sync(self.path)
+                shutil.rmtree(self.folder, ignore_errors=True)
+        except Timeout:
+            raise PflOpsError(f"another process makes {echo(self.path, LONGEST_PATH)}; wait for it") from None
+        return table
+
+    def clear(self) -> None:
+        """Remove the work folder, unless another process extends the table."""
+        with suppress(Timeout, OSError), FileLock(self.folder / LOCK, timeout=0):
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _run(self, missing: Sequence[tuple[TableRun, str]]) -> None:
         """Run what is missing.
 
         Raises:
-            TabulationInterrupted: Ctrl-C came. PflOpsError: another process makes this table, or a run failed.
+            TabulationInterrupted: Ctrl-C came. PflOpsError: a run failed.
         """
-        self.folder.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(self.folder / LOCK, timeout=0)
         try:
-            with lock, cluster(None) as folder, (self.folder / JOURNAL).open("a", encoding="utf-8") as journal:
+            with cluster(None) as folder, (self.folder / JOURNAL).open("a", encoding="utf-8") as journal:
                 if not ends_whole(self.folder / JOURNAL):  # a kill left a line unfinished
                     journal.write("\n")
                 part = share(None, None, self.concurrency, len(missing), self.execution.device)
@@ -120,8 +150,6 @@ class Tabulation:
                     Runner(place, part.concurrency, source.take).run(source, folder, f"table-{first}")
                     if source.error:
                         raise source.error
-        except Timeout:
-            raise PflOpsError(f"another process makes {echo(self.path, LONGEST_PATH)}; wait for it") from None
         except KeyboardInterrupt:
             done, wanted = len(self.finished), len(self.plan.runs)
             raise TabulationInterrupted(
@@ -264,12 +292,8 @@ def tabulate(
     """
     path = Path(path)
     call = Tabulation(plan, path, data_dir, execution or Execution(), concurrency, on_progress)
-    missing = call.read()
-    if missing:
-        call.run(missing)
-    table = plan.table(call.finished)
-    if missing or not path.exists():
-        table.write(path)
-        sync(path)
-    shutil.rmtree(call.folder, ignore_errors=True)
-    return table
+    if call.read() or not path.exists():
+        return call.make()
+    if call.folder.exists():
+        call.clear()
+    return plan.table(call.finished)
