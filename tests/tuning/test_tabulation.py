@@ -280,6 +280,16 @@ def test_record_of_a_run_without_a_finite_score_has_an_error():
     assert record_of("val/L1/acc", "h", {}).error
 
 
+def test_record_of_a_run_that_diverged_counts_the_round_that_did():
+    """10 samples in round 1, 10 in round 2, which diverged and has no record. They were not counted, so that a search
+    that replays had runs for nothing: all those that diverge in round 1."""
+    cost = {"cost/samples_per_second": 20.0, "cost/train_seconds": 0.5, "cost/up_bytes": 3.0}
+    records = {0: {"val/L1/acc": 0.1}, 1: {"val/L1/acc": 0.2, **cost}}
+    found = record_of("val/L1/acc", "h", records, "diverged at round 2", {"samples": 20, "sent_bytes": 6.0})
+    assert found.rounds[-1] == {"round": 2, "samples": 20, "sent_bytes": 6.0}
+    assert found.rounds[:2] == record_of("val/L1/acc", "h", records, "diverged at round 2").rounds
+
+
 def test_record_of_a_test_run_has_no_training_loss():
     """The truth is scores on test data; the training loss of that run is none of them."""
     values = {"test/L1/acc": 0.5, "val/L1/acc": 0.4, "train/loss": 0.1}

@@ -208,7 +208,7 @@ class _Source:
         if event.failure and not event.failure.diverged:
             call.failed[run] = event.failure.line
             return
-        found = record_of(run.metric, digest, records, event.failure.line if event.failure else "")
+        found = record_of(run.metric, digest, records, event.failure.line if event.failure else "", event.report)
         stages = run.stages if run.split == "validation" else None
         if stages is not None and not found.error and MEAN_OVER_CLIENTS.fullmatch(run.metric):
             clients = runs.kept_clients(run.experiment, home=call.folder, data_dir=call.data_dir, stages=stages)
@@ -233,11 +233,18 @@ class _Source:
         return executions[key]
 
 
-def record_of(metric: str, digest: str, records: Mapping[int, Mapping[str, float]], error: str = "") -> RunRecord:
+def record_of(
+    metric: str,
+    digest: str,
+    records: Mapping[int, Mapping[str, float]],
+    error: str = "",
+    report: Mapping[str, Any] | None = None,
+) -> RunRecord:
     """Return a run as a table keeps it: the rounds in which a metric was evaluated, with the cost so far.
 
     Args:
-        records: round -> tracked values. error: of a run that diverged.
+        records: round -> tracked values. error: of a run that diverged. report: the last one of its job. If that counts
+            samples of a round without a record, the one that diverged, this round is the last one here.
     """
     keys = (*kept_keys(metric), *(("train/loss",) if metric.startswith("val/") else ()))
     rounds: list[dict[str, float]] = []
@@ -250,6 +257,10 @@ def record_of(metric: str, digest: str, records: Mapping[int, Mapping[str, float
             scores = {key: values[key] for key in keys if key in values}
             finite = {key: float(value) for key, value in scores.items() if math.isfinite(value)}
             rounds.append({"round": number, SAMPLES: samples, SENT_BYTES: sent, **finite})
+    told = report or {}
+    if error and told.get(SAMPLES, 0) > samples:
+        diverged = max(records, default=0) + 1
+        rounds.append({"round": diverged, SAMPLES: int(told[SAMPLES]), SENT_BYTES: float(told[SENT_BYTES])})
     if not error and metric not in (rounds[-1] if rounds else {}):
         error = f"{metric} has no finite value after the last round"
     return RunRecord(digest, tuple(rounds), error)
