@@ -32,12 +32,12 @@ def point(step, value=None):
     return {"op": "metrics", "points": [["loss", step / 8 if value is None else value, 1000 + step, step]]}
 
 
-def write(root, *entries, header=HEADER, old=False):
+def write(root, *entries, header=HEADER, digests=True):
     """A spool that a process has left; returns its folder."""
     folder = root / key(header)
     folder.mkdir(parents=True)
     lines = [header, *entries]
-    encoded = [json.dumps(line).encode() + b"\n" if old else encode(n, line) for n, line in enumerate(lines)]
+    encoded = [encode(n, line) if digests else json.dumps(line).encode() + b"\n" for n, line in enumerate(lines)]
     (folder / "journal.jsonl").write_bytes(b"".join(encoded))
     return folder
 
@@ -98,33 +98,35 @@ def warnings(caplog):
 
 def test_any_changed_byte_of_a_line_shows():
     line = encode(3, point(1))
-    assert decode(line, old=False) == (3, point(1))
+    assert decode(line) == (3, point(1))
     for place in range(len(line) - 1):
         changed = line[:place] + bytes([line[place] ^ 1]) + line[place + 1 :]
         with pytest.raises(DamagedJournal):
-            decode(changed, old=False)
+            decode(changed)
     with pytest.raises(DamagedJournal):
-        decode(json.dumps(point(1)).encode(), old=False)
+        decode(json.dumps(point(1)).encode())
 
 
-def test_a_journal_of_the_format_without_digests_is_delivered(root, client):
-    folder = write(root, OPEN, point(1), point(2), FINISH, old=True)
+def test_a_journal_without_digests_is_set_aside(root, client, caplog):
+    folder = write(root, OPEN, point(1), point(2), FINISH, digests=False)
     assert deliver(root, client)
-    assert losses(client) == {1: 0.125, 2: 0.25}
-    assert only(client).info.status == "FINISHED"
-    assert not folder.exists()
+    assert client.by_identity("i") == []
+    assert not folder.exists() and len(list(root.glob("damaged-*"))) == 1
+    (line,) = warnings(caplog)
+    assert "repeat the run's command" in line
 
 
-def test_a_journal_without_digests_goes_on_with_them(root):
-    write(root, OPEN, old=True)
+def test_a_run_whose_journal_has_no_digests_begins_a_new_one(root):
+    write(root, OPEN, digests=False)
     spool = Spool(root, HEADER)
     spool.append(point(1))
-    assert [entry for _, entry in spool.entries()] == [OPEN, point(1)]
+    assert [entry for _, entry in spool.entries()] == [point(1)]
+    spool.append(point(2))
     spool.release()
-    change(spool.folder, 2, encode(2, point(1)).replace(b"0.125", b"0.126"))
+    change(spool.folder, 2, encode(2, point(2)).replace(b"0.25", b"0.26"))
     again = Spool(root, HEADER)
     first, second = [entry for _, entry in again.entries()]
-    assert first == OPEN and isinstance(second, Damage)
+    assert first == point(1) and isinstance(second, Damage)
     again.release()
 
 
@@ -339,12 +341,12 @@ def test_a_wrong_note_of_what_was_sent_loses_nothing(text, sent, root):
     assert left(root) == [OPEN, point(1), point(2)]
 
 
-@pytest.mark.parametrize(("shift", "expected"), [(0, [point(2)]), (-3, [point(1), point(2)]), (3, [point(2)])])
-def test_the_older_note_is_moved_to_a_line_start(shift, expected, root):
-    folder = write(root, OPEN, point(1), point(2), old=True)
+@pytest.mark.parametrize("shift", [0, -3, 3])
+def test_a_note_of_a_number_alone_loses_nothing(shift, root):
+    folder = write(root, OPEN, point(1), point(2))
     ends = [len(line) for line in (folder / "journal.jsonl").read_bytes().splitlines(keepends=True)]
     (folder / "sent").write_text(str(sum(ends[:3]) + shift))
-    assert left(root) == expected
+    assert left(root) == [OPEN, point(1), point(2)]
 
 
 def test_a_note_of_an_earlier_journal_does_not_count(sent, root):
@@ -521,9 +523,8 @@ def artifact(file, folder=""):
         ".",
     ],
 )
-@pytest.mark.parametrize("old", [False, True])
-def test_a_path_out_of_the_outbox_is_refused(file, old, root, client, victim):
-    folder = write(root, OPEN, artifact(file.format(victim=victim)), point(1), FINISH, old=old)
+def test_a_path_out_of_the_outbox_is_refused(file, root, client, victim):
+    folder = write(root, OPEN, artifact(file.format(victim=victim)), point(1), FINISH)
     (folder / "files" / "000003").mkdir(parents=True)
     (folder / "files" / "link").symlink_to(victim)
     (folder / "files" / "000002").symlink_to(victim)

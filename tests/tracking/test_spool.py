@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from pfl_ops.tracking.spools.journal import key
+from pfl_ops.tracking.spools.journal import encode, key
 from pfl_ops.tracking.spools.spool import Damage, RunLocked, Spool
 from pfl_ops.tracking.spools.spool_folder import read_header
 
@@ -65,7 +65,7 @@ def test_a_damaged_line_does_not_hide_the_next(tmp_path):
 def test_a_header_that_a_kill_left_unfinished_is_written_again(tmp_path):
     folder = tmp_path / key(HEADER)
     folder.mkdir()
-    (folder / "journal.jsonl").write_bytes(b'{"target"')
+    (folder / "journal.jsonl").write_bytes(encode(0, HEADER)[:29])
     assert read_header(folder) is None
     spool = Spool(tmp_path, HEADER)
     assert spool.header == HEADER

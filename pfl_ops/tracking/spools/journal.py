@@ -2,8 +2,7 @@
 
     <digest> <number> <JSON>
 
-The digest is the first 16 hex digits of the SHA-256 of `<number> <JSON>`; the header is line 0. Lines of the format
-before this one have no digest and no number, only JSON. They are accepted in a journal whose header has that format.
+The digest is the first 16 hex digits of the SHA-256 of `<number> <JSON>`; the header is line 0.
 """
 
 import hashlib
@@ -49,37 +48,25 @@ def encode(number: int, content: Header | JournalEntry) -> bytes:
     return digest(text).encode() + b" " + text + b"\n"
 
 
-def decode(line: bytes, *, old: bool) -> tuple[int | None, dict[str, Any]]:
-    """Return a line's number (None in the old format) and content.
+def decode(line: bytes) -> tuple[int, dict[str, Any]]:
+    """Return the number and the content of a line, with or without its line end.
 
-    Args:
-        line: with or without its line end.
-        old: accept the format without digests.
     Raises:
         DamagedJournal: the digest does not match, or the content is no JSON object.
     """
-    line = line.rstrip(b"\n")
-    number = None
-    if not (old and is_old(line)):
-        found, _, text = line.partition(b" ")
-        if found != digest(text).encode():
-            raise DamagedJournal("a line does not match its digest")
-        count, _, line = text.partition(b" ")
-        if not count.isdigit() or len(count) > 18:
-            raise DamagedJournal("a line has no number")
-        number = int(count)
+    found, _, text = line.rstrip(b"\n").partition(b" ")
+    if found != digest(text).encode():
+        raise DamagedJournal("a line does not match its digest")
+    number, _, entry = text.partition(b" ")
+    if not number.isdigit() or len(number) > 18:
+        raise DamagedJournal("a line has no number")
     try:
-        content = json.loads(line)
+        content = json.loads(entry)
     except (ValueError, RecursionError) as error:
         raise DamagedJournal("a line is no JSON") from error
     if not isinstance(content, dict):
         raise DamagedJournal("a line is no JSON object")
-    return number, content
-
-
-def is_old(line: bytes) -> bool:
-    """True if a line has the format without digests."""
-    return line.startswith(b"{")
+    return int(number), content
 
 
 def decode_header(line: bytes) -> Header:
@@ -88,7 +75,7 @@ def decode_header(line: bytes) -> Header:
     Raises:
         DamagedJournal: it is not as it was written, or a field is missing or has a wrong type.
     """
-    _, header = decode(line, old=True)
+    _, header = decode(line)
     depth, level = 0, cast(Any, header)
     while isinstance(level, dict):
         depth, level = depth + 1, level.get("parent")

@@ -40,7 +40,7 @@ from filelock import FileLock, Timeout
 from pfl_ops.errors import PflOpsError, count
 from pfl_ops.files import ends_whole, sync, write_whole
 from pfl_ops.tracking.spools import staged
-from pfl_ops.tracking.spools.journal import DamagedJournal, Header, JournalEntry, decode, digest, encode, is_old, key
+from pfl_ops.tracking.spools.journal import DamagedJournal, Header, JournalEntry, decode, digest, encode, key
 from pfl_ops.tracking.spools.spool_folder import (
     DELIVERED,
     JOURNAL,
@@ -157,7 +157,6 @@ class Spool:
         self._torn = False
         lines = self._read_lines()
         self._first = lines[0]
-        self._old = is_old(self._first)
         self._sent = self._read_sent(lines)
         self._marks: dict[int, str] = {}  # end of a line -> what `sent` says of it
         self._saved = time.monotonic()
@@ -168,8 +167,8 @@ class Spool:
         self.last_op: str | None = None
         for line in reversed(lines[1:]):
             with contextlib.suppress(DamagedJournal):
-                number, entry = decode(line, old=self._old)
-                self._number = len(lines) if number is None else number + 1
+                number, entry = decode(line)
+                self._number = number + 1
                 self.last_op = str(entry.get("op"))
                 break
         if (self.folder / staged.FILES).exists():
@@ -199,9 +198,7 @@ class Spool:
             if end + len(line) > number:
                 break
             end, last = end + len(line), line
-        if mark:
-            return end if end == number and mark == digest(self._first + last) else start
-        return end if self._old and number <= self._size else start  # the old format has the number alone
+        return end if end == number and mark == digest(self._first + last) else start
 
     def _last_opened(self, lines: list[bytes]) -> int:
         """The end of the last delivered line that opens the run: what follows is one recording of it."""
@@ -213,7 +210,7 @@ class Spool:
             if str(end) in self._refused:
                 continue
             with contextlib.suppress(DamagedJournal):
-                if b'"open"' in line and decode(line, old=self._old)[1].get("op") == "open":
+                if b'"open"' in line and decode(line)[1].get("op") == "open":
                     found = end
         return found
 
@@ -281,20 +278,18 @@ class Spool:
                 end = file.tell()
                 self._marks[end] = digest(self._first + line)
                 try:
-                    number, entry = decode(line, old=self._old)
+                    number, entry = decode(line)
                 except DamagedJournal as damage:
                     last = None
                     yield end, Damage(line.decode(errors="backslashreplace").rstrip("\n"), str(damage))
                     continue
-                if last is not None and number is not None and number <= last:
+                if last is not None and number <= last:
                     yield end, Repetition()
                     continue
-                if last is not None and number is not None and number > last + 1:
-                    yield (
-                        end - len(line),
-                        Damage("", f"{count(number - last - 1, 'line', 'is')} missing from the journal"),
-                    )
-                last = number if number is not None else None if last is None else last + 1
+                if last is not None and number > last + 1:
+                    missing = f"{count(number - last - 1, 'line', 'is')} missing from the journal"
+                    yield end - len(line), Damage("", missing)
+                last = number
                 yield end, entry
 
     def _last_sent(self, file: BinaryIO) -> int | None:
@@ -303,8 +298,7 @@ class Spool:
         file.readline()
         while file.tell() < self._sent:
             try:
-                found, _ = decode(file.readline(), old=self._old)
-                number = found if found is not None else None if number is None else number + 1
+                number, _ = decode(file.readline())
             except DamagedJournal:
                 number = None
         return number

@@ -10,7 +10,7 @@ from filelock import FileLock
 
 from pfl_ops.files import sync
 from pfl_ops.tracking.spools import staged
-from pfl_ops.tracking.spools.journal import DamagedJournal, Header, decode_header, is_old, key
+from pfl_ops.tracking.spools.journal import DamagedJournal, Header, decode_header, key
 
 log = logging.getLogger("pfl_ops.tracking")
 
@@ -108,9 +108,6 @@ def is_regular(path: Path) -> bool:
 
 
 def _is_beginning(line: bytes) -> bool:
-    """True if the bytes may be the beginning of a header, in either format."""
-    line = line.rstrip(b"\0")
-    head, _, rest = line.partition(b" ")
-    if is_old(line):
-        return True
+    """True if the bytes may be the beginning of a header."""
+    head, _, rest = line.rstrip(b"\0").partition(b" ")
     return len(head) <= 16 and all(c in b"0123456789abcdef" for c in head) and b"0 {".startswith(rest[:3])
