@@ -106,7 +106,7 @@ def _point(settings: Settings, configuration: Point) -> tuple[Point | None, dict
 def _in_decimals(value: Value, parameter: Parameter) -> Value:
     """Return a value on the steps of a range as it is written in decimals, any other as it is.
 
-    Studies before `samplers.DecimalSampler` have 0.1 + 2 · 0.1 = 0.30000000000000004, another experiment than 0.3.
+    Studies of earlier versions have 0.1 + 2 · 0.1 = 0.30000000000000004, another experiment than 0.3.
     """
     if parameter.kind != "float" or not parameter.step:
         return value

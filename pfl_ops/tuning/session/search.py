@@ -21,7 +21,7 @@ from pfl_ops.spaces import Point, Space
 from pfl_ops.tuning.studies import study_storage as study_storages
 from pfl_ops.tuning.studies.objective import Objective
 from pfl_ops.tuning.studies.parts import SCORES, STDS
-from pfl_ops.tuning.studies.samplers import DecimalSampler
+from pfl_ops.tuning.studies.samplers import DecimalTPESampler
 from pfl_ops.tuning.studies.settings import RANDOM_START
 from pfl_ops.tuning.studies.study_storage import (
     DIVERGED,
@@ -68,7 +68,7 @@ class Search:
         self._waiting: dict[int, tuple[Trial, Mapping[str, Any]]] = {}  # reports that are not noted yet
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)  # multivariate and group are
-            sampler = optuna.samplers.TPESampler(
+            sampler = DecimalTPESampler(
                 seed=(seed + len(study_storage.study.get_trials(deepcopy=False))) % (MOST_SEED + 1),
                 n_startup_trials=random_start,
                 multivariate=True,
@@ -78,7 +78,7 @@ class Search:
         self.study = optuna.load_study(
             study_name=study_storage.name,
             storage=study_storage.store,
-            sampler=DecimalSampler(sampler),
+            sampler=sampler,
             pruner=optuna.pruners.NopPruner(),
         )
 

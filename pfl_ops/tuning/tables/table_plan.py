@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, TypeAlias
 
-import optuna
 import pandas as pd
 from optuna.storages import InMemoryStorage
 
@@ -15,7 +14,7 @@ from pfl_ops.section import check_last_seed
 from pfl_ops.spaces import Axes, Point, grid_points
 from pfl_ops.spaces.space import short
 from pfl_ops.tuning.studies.environments import Environment
-from pfl_ops.tuning.studies.samplers import DecimalSampler
+from pfl_ops.tuning.studies.samplers import DecimalRandomSampler
 from pfl_ops.tuning.studies.settings import Settings
 from pfl_ops.tuning.studies.study_storage import StudyStorage
 from pfl_ops.tuning.studies.tested import tested_key
@@ -170,7 +169,7 @@ def sample(settings: Settings, number: int) -> list[Point]:
     for point in space.first:
         _add(found, dict(point), settings)
     study = StudyStorage("sample", InMemoryStorage(), settings.objective).study
-    study.sampler = DecimalSampler(optuna.samplers.RandomSampler(settings.experiment.seed))
+    study.sampler = DecimalRandomSampler(settings.experiment.seed)
     drawn: set[str] = set()  # an experiment takes far longer than a draw
     for _ in range(DRAWS * number):
         if len(found) >= number:
