@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -34,6 +34,10 @@ from pfl_ops.jobs.repeat import Repeated
 from pfl_ops.results import Result as FinishedRun
 from pfl_ops.system import cores, machine
 from pfl_ops.tracking.home import WorkFolder
+from pfl_ops.tuning.commands.planning import benchmark_plans
+from pfl_ops.tuning.session.begin import PreparedStudy, data_folders, stored
+from pfl_ops.tuning.studies.budget import StudyLimits
+from pfl_ops.tuning.studies.study_storage import StudyStorage
 
 ROOT = Path(__file__).parents[1]
 
@@ -523,6 +527,12 @@ def test_dry_run_of_several_repetitions_says_that_the_estimate_is_of_one_and_how
     assert fake.asked == []
 
 
+def test_a_dry_run_refuses_an_address_that_is_none(fake: Fake) -> None:
+    for words in ([], ["--dry-run"]):
+        result = cli("run", "fedavg", "--address", "nonsense", *words)
+        assert result.exit_code == 2 and "--address is auto or HOST:PORT, " in result.stderr and not result.stdout
+
+
 @pytest.mark.parametrize("words", [["--dry-run"], []])
 def test_the_estimate_is_followed_by_its_hints(words: list[str], fake: Fake) -> None:
     fake.hints = ("precision bfloat16 would be faster",)
@@ -872,12 +882,60 @@ def test_a_stopped_study_says_how_to_go_on(monkeypatch: pytest.MonkeyPatch, fake
     assert "pfl-ops tune fliu --name x --resume" in result.stderr
 
 
-def test_resuming_by_name_alone_takes_the_recorded_settings(
-    study: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+def begin(name: str, *methods: str, trials: int = 0) -> list[StudyStorage]:
+    """Begin a study, or a benchmark, in the work folder: nothing is run, some trials are recorded."""
+    experiments = [Experiment.of(method) for method in methods]
+    means: Any = SimpleNamespace(data_dir=data_folders(None, None), studies=stored(None, WorkFolder.open()))
+    if len(methods) == 1:
+        plans = [PreparedStudy(experiments[0], tuning.Settings.of(experiments[0]), name, 1)]
+    else:
+        studies, folders, limits = means.studies, means.data_dir, StudyLimits()
+        plans = benchmark_plans(experiments, studies=studies, data_dir=folders, limits=limits, name=name)
+    found = [plan.begin(means, False) for plan in plans]
+    for kept in found:
+        for _ in range(trials):
+            kept.study.tell(kept.study.ask(), 1.0)
+    return found
+
+
+@pytest.mark.parametrize("dry", [[], ["--dry-run"]], ids=["run", "dry run"])
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        ("fliu --name begun", "study 'begun' exists, 1 of 20 trials have a result; go on with --resume, or choose"),
+        ("fliu --name begun --resume --lr 0.1", "study 'begun' was begun with other settings (now "),
+        ("fliu --name begum --resume --lr 0.1", "no study named 'begum'. Did you mean 'begun'?"),
+        ("fliu --name begum --resume", "no study named 'begum'. Did you mean 'begun'?"),
+        ("fliu --seed 4294967295", "seed must be <= 4294966293 with 3 seeds of the confirmation"),
+        ("fliu --clients 4 --environments ls --held-out path", "environment 'path': partition 'path' needs clients "),
+        ("fliu,ditto --name begun", "a study is named 'begun' already; choose another --name"),
+        ("fliu,ditto --name boht --resume", "no benchmark named 'boht'. Did you mean 'both'?"),
+        ("fliu,ditto --name both", "study 'both.fliu' exists, 1 of 20 trials have a result; go on with"),
+        ("fliu,ditto --seed 4294967295", "seed must be <= 4294966293 with 3 seeds of the confirmation"),
+    ],
+)
+def test_a_dry_run_refuses_what_the_command_refuses(
+    words: str, line: str, dry: list[str], study: list[dict[str, Any]], bench: list[dict[str, Any]]
 ) -> None:
-    kept = tuning.Settings.of(Experiment.of("fliu", clients=5))
-    monkeypatch.setenv("PFL_OPS_HOME", str(ROOT))  # a work folder that exists
-    monkeypatch.setattr(tuning, "recorded", lambda name, **_: kept)
+    begin("begun", "fliu", trials=1)
+    begin("both", "fliu", "ditto", trials=1)
+    result = cli("tune", *words.split(), *dry)
+    assert result.exit_code == 2 and result.stderr.startswith(f"pfl-ops: {line}"), result.output
+    assert result.stderr.count("\n") == 1 and not study and not bench and result.stdout == ""
+
+
+@pytest.mark.parametrize("more", ["", "--name x --resume", "--storage new.log", "--storage sqlite:///new.db"])
+@pytest.mark.parametrize("methods", ["fliu", "fliu,ditto"])
+def test_a_dry_run_leaves_nothing_behind(methods: str, more: str, bench: list[dict[str, Any]], tmp_path: Path) -> None:
+    result = cli("tune", methods, *more.split(), "--dry-run")
+    assert result.exit_code == (2 if "resume" in more else 0) and not [*tmp_path.iterdir()], result.output
+
+
+def test_resuming_by_name_alone_takes_the_recorded_settings(
+    study: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    begin("mine", "fliu")
     result = cli("tune", "fliu", "--name", "mine", "--resume")
     assert result.exit_code == 0, result.output
     assert study[0]["experiment"] is None and study[0]["resume"]
@@ -885,11 +943,10 @@ def test_resuming_by_name_alone_takes_the_recorded_settings(
 
 
 def test_resuming_by_name_tests_as_often_as_the_last_call(
-    study: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+    study: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    kept = replace(tuning.Settings.of(Experiment.of("fliu", clients=5)), finals=5)
-    monkeypatch.setenv("PFL_OPS_HOME", str(ROOT))  # a work folder that exists
-    monkeypatch.setattr(tuning, "recorded", lambda name, **_: kept)
+    monkeypatch.chdir(tmp_path)
+    begin("mine", "fliu")[0].remember(finals=5)
     for more, finals in ((), 5), (("--repetitions", "3"), 3), (("--repetitions", "0"), 0):
         result = cli("tune", "fliu", "--name", "mine", "--resume", *more)
         assert result.exit_code == 0, result.output
@@ -1030,10 +1087,8 @@ def test_mistakes_of_several_methods_are_one_clear_line(words: str, message: str
     assert result.stderr.startswith(f"pfl-ops: {message}") and result.stderr.count("\n") == 1
 
 
-def test_a_benchmark_goes_on_by_its_name_alone(bench: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> None:
-    kept = {name: tuning.Settings.of(Experiment.of(name, clients=5)) for name in ("fliu", "ditto")}
-    monkeypatch.setenv("PFL_OPS_HOME", str(ROOT))  # a work folder that exists
-    monkeypatch.setattr("pfl_ops.tuning.commands.benchmark.members", lambda name, **_: kept)
+def test_a_benchmark_goes_on_by_its_name_alone(bench: list[dict[str, Any]]) -> None:
+    begin("mine", "fliu", "ditto")
     for methods in ([], ["ditto,fliu"]):
         result = cli("tune", *methods, "--name", "mine", "--repetitions", "3", "--resume")
         assert result.exit_code == 0, result.output

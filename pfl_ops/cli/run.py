@@ -88,6 +88,10 @@ def run(
             raise PflOpsError(f"--no-resume runs the repetitions one after another, here; leave it or {flag} out")
     where: dict[str, Any] = {"data_dir": data_dir, "execution": execution}
     if dry_run:
+        if address is not None:
+            from pfl_ops.jobs.resources import check_address
+
+            check_address(address)
         _tell_cost(experiment, resume, not requests.is_possible(WorkFolder.at(), tracking_uri), where)
         return
 

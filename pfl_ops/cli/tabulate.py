@@ -90,6 +90,7 @@ def tabulate(
     from pfl_ops.tuning.studies.environments import names_given, parse_values
     from pfl_ops.tuning.studies.settings import Settings
     from pfl_ops.tuning.tables.table_plan import CONFIGURATIONS, TablePlan
+    from pfl_ops.tuning.tables.tabulation import missing_runs
     from pfl_ops.tuning.tables.tabulation import tabulate as run
 
     if to is None:
@@ -123,6 +124,7 @@ def tabulate(
     if not axes and (anyway := searched_anyway(settings, config=config, preset=preset)):
         say(out() if dry_run else err(), anyway)
     if dry_run:
+        missing_runs(plan, to, data_dir)
         say(out(), _estimated(plan, execution, data_dir, concurrency))
         return
     told = [0.0]

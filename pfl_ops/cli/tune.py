@@ -248,17 +248,14 @@ class _TuneCommand:
 
     def begin_benchmark(self) -> None:
         """Run a study for each method that was named."""
-        from pfl_ops.tuning.commands.benchmark import settings_of
-
         experiments = experiments_of(self.methods, **self.described)
-        self._run_benchmark(experiments, settings_of(experiments, **self.searched), self._tests_of(experiments[0]))
+        self._run_benchmark(experiments, self._tests_of(experiments[0]))
 
     def go_on_with_benchmark(self, begun: "Mapping[str, Settings]") -> None:
         """Run what is left of the studies of a benchmark; `begun`: method -> its study, as recorded."""
         if self.methods and set(self.methods) != set(begun):
             raise PflOpsError(f"benchmark '{self.name}' compares {', '.join(begun)}, not {', '.join(self.methods)}")
-        settings = {method: self._limited(study) for method, study in begun.items()}
-        self._run_benchmark(None, settings, self._tests_recorded(next(iter(settings.values()))))
+        self._run_benchmark(None, self._tests_recorded(next(iter(begun.values()))))
 
     def begin_study(self) -> None:
         """Run a study of the method that was named, or of that of a file."""
@@ -333,12 +330,24 @@ class _TuneCommand:
         for line in lines:
             say(console, line)
 
-    def _run_benchmark(
-        self, experiments: "Sequence[Experiment] | None", settings: "Mapping[str, Settings]", finals: int
-    ) -> None:
+    def _run_benchmark(self, experiments: "Sequence[Experiment] | None", finals: int) -> None:
+        """Check, estimate and run a benchmark, and report it; `experiments`: one a method, none: as recorded."""
         from pfl_ops.cli.search_estimates import benchmark_lines
+        from pfl_ops.tuning.commands.planning import begun_studies, benchmark_plans
+        from pfl_ops.tuning.session.begin import data_folders, readable
 
         check_writable(REPORTS, "the folder of the report", "run this in another folder")
+        studies, folders = readable(self.storage), data_folders(self.place.data_dir, self.place.address)
+        plans = benchmark_plans(
+            experiments,
+            studies=studies,
+            data_dir=folders,
+            name=self.name,
+            resume=self.resume,
+            final_repetitions=finals,
+            **self.searched,
+        )
+        settings = {plan.method: plan.settings for plan, _ in begun_studies(plans, studies, folders, self.resume)}
         self._tell(benchmark_lines(settings, finals, self.place, [self._anyway(settings.values())]))
         if not self.dry_run:
             run_benchmark(experiments, finals, self._given)
@@ -351,14 +360,28 @@ class _TuneCommand:
         given: Mapping[str, Any] = {},
         warm: str = "",
     ) -> None:
-        """Estimate and run a study, and report it; `given`: arguments of a study alone, `warm`: a line on its start."""
+        """Check, estimate and run a study, and report it; `given`: arguments of a study alone, `warm`: on its start."""
         from pfl_ops import tuning
         from pfl_ops.cli.search_estimates import study_lines
+        from pfl_ops.tuning.commands.planning import study_plan
 
+        check_writable(REPORTS, "the folder of the report", "run this in another folder")
+        plan, _ = study_plan(
+            experiment,
+            settings,
+            finals,
+            limits=self.searched["limits"],
+            name=self.name,
+            resume=self.resume,
+            storage=self.storage,
+            data_dir=self.place.data_dir,
+            execution=self.place.execution,
+            address=self.place.address,
+        )
+        settings = plan.settings
         self._tell(study_lines(settings, finals, self.place, [self._anyway([settings]), warm]))
         if self.dry_run:
             return
-        check_writable(REPORTS, "the folder of the report", "run this in another folder")
         with interruptible(), tuning.StudyProgress() as show:
             study = tuning.tune(experiment, final_repetitions=finals, on_event=show, **self._given, **given)
         _report(study, self.tracking_uri)

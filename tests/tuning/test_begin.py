@@ -197,4 +197,4 @@ def test_methods_of_a_benchmark_have_one_scheduler(plan):
 @pytest.mark.parametrize("asked", [{"chunk": 5}, {"way": "vmap"}, {"way": "vmap", "chunk": 5}])
 def test_a_first_build_takes_the_stacks_that_were_asked_for(asked):
     """`tune a,b --chunk 5` said that it contradicts a `--way loop` that was not given."""
-    check_build(toy(), SimpleNamespace(execution=Execution(**asked), data_dir=None), "toy")
+    check_build(toy(), None, Execution(**asked), "toy")

@@ -143,6 +143,12 @@ def test_a_dry_run_tells_what_it_takes_and_writes_no_run(one_ray: None, tmp_path
         assert store.runs() == []
 
 
+def test_a_dry_run_makes_no_work_folder(tmp_path: Path) -> None:
+    told: list = []
+    assert not reproduce(planned(TOY), home=tmp_path / "none", dry_run=True, on_event=told.append, work=dies)
+    assert told[0].text.startswith("5 runs, ") and not [*tmp_path.iterdir()]
+
+
 def test_an_estimate_counts_runs_and_their_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Five runs: 100 s of rounds, and 0.7 s beside them."""
     monkeypatch.setattr(runs, "estimate", lambda *_, **__: Estimate(100, 0.2, 0, 500, 800, 1))

@@ -534,6 +534,15 @@ def test_dry_run_says_the_number_of_runs(tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
+def test_a_dry_run_refuses_a_file_that_is_no_such_table(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "t.parquet").write_text("no table")
+    words = ["tabulate", "fedavg", "--dataset", "digits", "--rounds", "1", "--out", "t.parquet"]
+    found = [command(*words, *dry) for dry in ([], ["--dry-run"])]
+    assert [one.exit_code for one in found] == [2, 2] and found[0].stderr == found[1].stderr
+    assert "t.parquet" in found[1].stderr and not found[1].stdout
+
+
 @pytest.mark.parametrize("words", [["--search-space", "own.yaml"], ["--grid", "training.local_epochs=1,2,3"]])
 def test_epochs_that_a_user_varies_replace_recommended_steps(words, tmp_path, monkeypatch):
     """As in `tune`: pfedme recommends 20 local steps. They were kept, and epochs not varied; drdm needs its steps."""

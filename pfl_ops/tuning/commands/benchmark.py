@@ -10,9 +10,8 @@ stage for all would score FedAvg with fine-tuning before it fine-tunes. The lead
 a metric such as val/L1/acc puts all on one stage.
 """
 
-import hashlib
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -24,16 +23,17 @@ from pfl_ops.comparison import Line
 from pfl_ops.config.arguments import checked
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.csv_text import to_csv
-from pfl_ops.errors import PflOpsError, in_a_line, together, unknown
+from pfl_ops.errors import PflOpsError, in_a_line, together
 from pfl_ops.federation.settings import Execution
 from pfl_ops.federation.state.checkpoint import Record
 from pfl_ops.jobs.resources import cluster, joining
 from pfl_ops.registry import load_plugin
 from pfl_ops.spaces import Space
-from pfl_ops.tracking import Run, Store, WorkFolder, provenance
+from pfl_ops.tracking import Run, Store, provenance
 from pfl_ops.tracking.descriptions import notes
 from pfl_ops.tracking.runs.run import now
-from pfl_ops.tuning.commands.terms import COMMON, check_build, check_fair, settings_of
+from pfl_ops.tuning.commands.planning import benchmark_plans, check_benchmark, members_in
+from pfl_ops.tuning.commands.terms import COMMON, check_build, settings_of
 from pfl_ops.tuning.commands.tune_study import conduct
 from pfl_ops.tuning.findings import costs, leaderboard, leaderboard_notes
 from pfl_ops.tuning.findings.leaderboard import MethodStudy
@@ -41,13 +41,13 @@ from pfl_ops.tuning.findings.presented import trials_view
 from pfl_ops.tuning.findings.show import watching
 from pfl_ops.tuning.findings.study import Study
 from pfl_ops.tuning.resources.resource_request import Amount
-from pfl_ops.tuning.session.begin import BENCHMARK, PreparedStudy, StudyOptions, check, stored
+from pfl_ops.tuning.session.begin import PreparedStudy, StudyOptions, check, readable
 from pfl_ops.tuning.session.events import Event, OnEvent
 from pfl_ops.tuning.session.session import StudyInterrupted
 from pfl_ops.tuning.studies import study_database
 from pfl_ops.tuning.studies import study_storage as study_storages
-from pfl_ops.tuning.studies.budget import MOST_TRIALS, StudyLimits, budget_text, spent, trials_done
-from pfl_ops.tuning.studies.settings import TRIALS, Settings, check_same_seeds, check_seeds
+from pfl_ops.tuning.studies.budget import StudyLimits, budget_text, spent, trials_done
+from pfl_ops.tuning.studies.settings import Settings, check_seeds
 from pfl_ops.tuning.studies.study_storage import StudyStorage
 
 
@@ -177,8 +177,8 @@ def benchmark(
     for file in plugins:
         load_plugin(Path(file))
     check(final_repetitions, name)
-    limits = StudyLimits(trials, hours, samples, terminate, confirm, confirm_top)
     check_seeds(seeds_per_trial)
+    limits = StudyLimits(trials, hours, samples, terminate, confirm, confirm_top)
     means = StudyOptions.of(
         home=home,
         storage=storage,
@@ -190,39 +190,28 @@ def benchmark(
         address=address,
         on_event=on_event,
     )
-    old = _members(study_storages.recorded(means.studies), name) if name else {}
-    for each in old.values():
-        check_same_seeds(seeds_per_trial, str(name), each.seeds_per_trial)
-        seeds_per_trial, scheduler = each.seeds_per_trial, scheduler or each.scheduler
-    if experiments is not None:
-        settings = settings_of(experiments, space, limits, metric, mode, scheduler, hold, old, seeds_per_trial)
-    elif name and resume and old:
-        settings = old
-        experiments = [each.experiment for each in old.values()]
-        if final_repetitions is None:
-            final_repetitions = max(each.finals for each in old.values())
-    else:
-        raise PflOpsError("give an experiment for each method, or the name of a benchmark and resume")
-    check_fair({**old, **settings})
-    for method, each in settings.items():
-        check_build(each.experiment, means, method)
-    name = name or _name(list(settings.values()), means.data_dir)
-    there = old or _members(study_storages.recorded(means.studies), name)
-    default = MOST_TRIALS if hours or samples else TRIALS
-    trials = trials or max([each.trials for each in there.values()], default=default)
-    limits = replace(limits, trials=trials)
-    for each in there.values():  # a method that is added later has the others' budgets, and is confirmed as they were
-        limits = limits.else_of(each.limits)
-    finals = max(one.repetitions for one in experiments) if final_repetitions is None else final_repetitions
-    plans = [
-        PreparedStudy(one, settings[method].limited(limits), f"{name}.{method}", finals, name)
-        for one in experiments
-        for method in [one.algorithm.name]
-    ]
+    plans = benchmark_plans(
+        experiments,
+        studies=means.studies,
+        data_dir=means.data_dir,
+        space=space,
+        limits=limits,
+        metric=metric,
+        mode=mode,
+        scheduler=scheduler,
+        hold=hold,
+        seeds_per_trial=seeds_per_trial,
+        name=name,
+        resume=resume,
+        final_repetitions=final_repetitions,
+    )
+    for plan in plans:
+        check_build(plan.settings.experiment, means.data_dir, means.execution, plan.method)
+    name, trials = plans[0].benchmark, plans[0].settings.trials
 
     with study_database.lock(means.home.root, name), watching(on_event, progress) as tell:
         means = replace(means, on_event=tell)
-        begun = _begin(plans, means, name, resume)
+        begun = _begin(plans, means, resume)
         means.wait(name, trials, "opening MLflow's store ...")
         with Store.open(home, tracking_uri, offline=True) as tracking, _run(tracking, name, plans) as run:
             try:
@@ -245,33 +234,15 @@ def benchmark(
 
 def members(name: str, *, home: str | Path | None = None, storage: str | None = None) -> dict[str, Settings]:
     """The settings of each method of a benchmark that exists, by method, in the order in which they were begun."""
-    return _members(study_storages.recorded(stored(storage, WorkFolder.open(home))), name)
-
-
-def _name(settings: Sequence[Settings], data_dir: str | None) -> str:
-    """benchmark-<dataset>-<partition>-<hash of all studies, in whatever order>."""
-    digests = sorted(each.digest(data_dir) for each in settings)
-    label = settings[0].experiment.label.removeprefix(settings[0].experiment.algorithm.name)
-    return f"benchmark{label}-{hashlib.sha256(''.join(digests).encode()).hexdigest()[:8]}"
-
-
-def _members(known: Mapping[str, Mapping[str, object]], name: str) -> dict[str, Settings]:
-    found = [Settings.from_dict(record) for record in known.values() if record.get(BENCHMARK) == name]
-    return {each.experiment.algorithm.name: each for each in found}
+    return members_in(readable(storage, home), name)
 
 
 def _begin(
-    plans: Sequence[PreparedStudy], means: StudyOptions, name: str, resume: bool
+    plans: Sequence[PreparedStudy], means: StudyOptions, resume: bool
 ) -> list[tuple[PreparedStudy, StudyStorage]]:
     """Every study on disk; those that exist are looked at first, so that a refusal leaves nothing behind."""
     known = study_storages.recorded(means.studies)
-    if name in known:
-        raise PflOpsError(f"a study is named '{name}' already; choose another --name")
-    if resume and not _members(known, name):
-        others = {str(record[BENCHMARK]) for record in known.values() if record.get(BENCHMARK)}
-        raise (
-            unknown("benchmark", name, others) if others else PflOpsError(f"no benchmark '{name}', and no other either")
-        )
+    check_benchmark(plans, known, resume)
     begun = {}
     for plan in sorted(plans, key=lambda plan: plan.name not in known):
         study_storage = plan.begin(means, resume and plan.name in known)

@@ -9,8 +9,8 @@ from typing import Any
 from pfl_ops import spaces
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.errors import PflOpsError, echo, together
+from pfl_ops.federation.settings import Execution
 from pfl_ops.spaces import MethodSpace, Space
-from pfl_ops.tuning.session.begin import StudyOptions
 from pfl_ops.tuning.studies.budget import NO_LIMITS, StudyLimits
 from pfl_ops.tuning.studies.settings import Settings
 
@@ -117,17 +117,17 @@ def _terms(settings: Settings) -> dict[str, Any]:
     return {**settings.experiment.flat, SEEDS: settings.seeds_per_trial, SCHEDULER: settings.scheduler}
 
 
-def check_build(experiment: Experiment, means: StudyOptions, label: str) -> None:
+def check_build(experiment: Experiment, data_dir: str | None, execution: Execution, label: str) -> None:
     """Refuse what a trial's first step would: data that are missing, an impossible partition or network.
 
     Args:
         label: begins the message.
     """
-    here = means.execution.model_copy(update={"device": "cpu", "workers": 1, "threads": 1})
+    here = execution.model_copy(update={"device": "cpu", "workers": 1, "threads": 1})
     if here.chunk is None:  # nothing is timed
         here = here.model_copy(update={"way": "loop"} if here.way == "auto" else {"chunk": 1})
     try:
-        with closing(experiment.build(data_dir=means.data_dir, execution=here)):
+        with closing(experiment.build(data_dir=data_dir, execution=here)):
             pass
     except PflOpsError as error:
         raise PflOpsError(f"{label}: {error}") from error

@@ -18,10 +18,10 @@ from pfl_ops.federation.settings import Execution
 from pfl_ops.jobs.resources import joining
 from pfl_ops.registry import load_plugin
 from pfl_ops.spaces import Space, at_ends, in_unit_of
-from pfl_ops.tracking import Run, Store, WorkFolder, provenance
+from pfl_ops.tracking import Run, Store, provenance
 from pfl_ops.tracking.provenance import described
 from pfl_ops.tracking.runs.finished import CHOICE, choice_tag
-from pfl_ops.tuning.commands.terms import check_build
+from pfl_ops.tuning.commands.planning import check_environments_build, study_name
 from pfl_ops.tuning.commands.warm_start import WarmStart, warm_start
 from pfl_ops.tuning.findings import leaderboard, presented
 from pfl_ops.tuning.findings.pictures import Pictures
@@ -29,7 +29,7 @@ from pfl_ops.tuning.findings.show import watching
 from pfl_ops.tuning.findings.study import Study, picture
 from pfl_ops.tuning.resources.resource_request import Amount
 from pfl_ops.tuning.session.baselines import scales_of
-from pfl_ops.tuning.session.begin import RUN, PreparedStudy, StudyOptions, check, existing, recorded_settings, stored
+from pfl_ops.tuning.session.begin import RUN, PreparedStudy, StudyOptions, check, existing, readable, recorded_settings
 from pfl_ops.tuning.session.events import OnEvent
 from pfl_ops.tuning.session.reconcile import reconcile
 from pfl_ops.tuning.session.session import Session, StudyInterrupted
@@ -199,9 +199,8 @@ def tune(
         experiment, finals = settings.experiment, settings.finals
     else:
         raise PflOpsError("give an experiment, or the name of a study and resume")
-    name = name or f"{settings.label(experiment)}-{settings.digest(means.data_dir)[:8]}"
-    for one in (*settings.environments, *settings.held_out):
-        check_build(one.of(settings.experiment), means, f"environment '{one.name}'")
+    name = name or study_name(settings, experiment, means.data_dir)
+    check_environments_build(settings, means.data_dir, means.execution)
     plan = PreparedStudy(experiment, settings, name, finals if final_repetitions is None else final_repetitions)
 
     with study_database.lock(means.home.root, name), watching(on_event, progress) as tell:
@@ -286,14 +285,14 @@ def conduct(
 
 def recorded(name: str, *, home: str | Path | None = None, storage: str | None = None) -> Settings:
     """The settings of a study that exists: what `tune --name NAME --resume` goes on with."""
-    return recorded_settings(name, stored(storage, WorkFolder.open(home)))
+    return recorded_settings(name, readable(storage, home))
 
 
 def started_from(
     settings: Settings, name: str, *, home: str | Path | None = None, storage: str | None = None
 ) -> WarmStart:
     """Return the configurations that `tune(from_study=name)` tries first in a study with these settings."""
-    return warm_start(existing(name, stored(storage, WorkFolder.open(home))), settings)
+    return warm_start(existing(name, readable(storage, home)), settings)
 
 
 def _parent(

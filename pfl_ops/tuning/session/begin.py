@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from optuna.storages import BaseStorage
+from optuna.study import get_all_study_names
 
 from pfl_ops.addresses import redact_address
 from pfl_ops.config.experiment import Experiment
@@ -65,9 +66,8 @@ class StudyOptions:
         asked, how = ResourceRequest.of(cpus_per_trial, gpus_per_trial, concurrency), execution or Execution()
         check_request(asked, how.device, address)
         place = WorkFolder.open(home)
-        data_dir = _absolute(data_dir or (None if address else os.environ.get("PFL_OPS_DATA")))
         studies = stored(storage, place)
-        return cls(place, studies, storage, data_dir, asked, how, address, on_event)
+        return cls(place, studies, storage, data_folders(data_dir, address), asked, how, address, on_event)
 
     def wait(self, name: str, wanted: int, what: str) -> None:
         """Tell who watches what is waited for, at the start of a study or benchmark."""
@@ -117,9 +117,29 @@ class PreparedStudy:
 
         It remembers them, and the number of test runs.
         """
+        plan = self.limited(study_storage, limits)
+        study_storage.remember(**asdict(plan.settings.limits), finals=self.finals)
+        return plan
+
+    def limited(self, study_storage: StudyStorage, limits: StudyLimits) -> "PreparedStudy":
+        """With the limits that are wanted now, and those that the study remembers where none are."""
         settings = self.settings.as_recorded(study_storage.settings).limited(limits)
-        study_storage.remember(**asdict(settings.limits), finals=self.finals)
         return replace(self, settings=replace(settings, finals=self.finals))
+
+    def found(self, studies: BaseStorage, data_dir: str | None, resume: bool) -> StudyStorage | None:
+        """Return the study that `begin` would go on with; None: it would make a new one. Nothing is written.
+
+        Raises:
+            PflOpsError: as for `begin`.
+        """
+        if not resume and self.name not in get_all_study_names(studies):
+            return None
+        study_storage = StudyStorage(self.name, studies)
+        study_storage.check_own()
+        if not study_storage.settings:
+            return None  # a kill came before anything was recorded
+        self._check_same(study_storage, data_dir, resume)
+        return study_storage
 
     def begin(self, means: StudyOptions, resume: bool) -> StudyStorage:
         """The study on disk: a new one with its first points queued, or one that may be gone on with.
@@ -133,19 +153,20 @@ class PreparedStudy:
         record[RUN] = uuid.uuid4().hex
         study_storage = StudyStorage(self.name, means.studies, self.settings.objective, record, resume)
         if not study_storage.new:
-            self._check_same(study_storage, digest, code, resume)
+            self._check_same(study_storage, means.data_dir, resume)
         space = self.settings.space
         study_storage.enqueue([space.encoded(point) for point in space.first])
         return study_storage
 
-    def _check_same(self, study_storage: StudyStorage, digest: str, code: str, resume: bool) -> None:
+    def _check_same(self, study_storage: StudyStorage, data_dir: str | None, resume: bool) -> None:
         if (theirs := study_storage.settings.get(BENCHMARK, "")) != self.benchmark:
             raise PflOpsError(
                 f"study '{self.name}' is part of benchmark '{theirs}'; go on with that one: --name {theirs} --resume"
                 if theirs
                 else f"study '{self.name}' exists and is no part of a benchmark; choose another --name"
             )
-        if study_storage.settings["digest"] != digest:
+        if study_storage.settings["digest"] != self.settings.digest(data_dir):
+            code = code_line(self.settings.experiment.identity(data_dir))
             differs = self.settings.difference(Settings.from_dict(study_storage.settings))
             other = f"settings (now {differs})" if differs else "code or data"
             if not differs and (parts := differing_code(code, study_storage.settings.get(CODE, ""))):
@@ -178,6 +199,11 @@ def stored(storage: str | None, place: WorkFolder) -> BaseStorage:
     return study_database.storage(storage or f"sqlite:///{place.studies}")
 
 
+def readable(storage: str | None, home: str | Path | None = None) -> BaseStorage:
+    """Return the storage of studies to read it; no file is made, see `study_database.existing`."""
+    return study_database.existing(storage or f"sqlite:///{WorkFolder.at(home).studies}")
+
+
 def existing(name: str, studies: BaseStorage) -> StudyStorage:
     """Return a study that exists.
 
@@ -198,8 +224,9 @@ def recorded_settings(name: str, studies: BaseStorage) -> Settings:
     return Settings.from_dict(existing(name, studies).settings)
 
 
-def _absolute(folders: str | None) -> str | None:
-    """The data folders as other processes find them."""
+def data_folders(folders: str | None, address: str | None) -> str | None:
+    """Return the data folders as other processes find them; none given: those of PFL_OPS_DATA, except on a cluster."""
+    folders = folders or (None if address else os.environ.get("PFL_OPS_DATA"))
     if not folders:
         return None
     return os.pathsep.join(str(Path(folder).expanduser().absolute()) for folder in folders.split(os.pathsep) if folder)

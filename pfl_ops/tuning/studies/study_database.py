@@ -9,7 +9,7 @@ from pathlib import Path
 
 import optuna
 from filelock import FileLock, Timeout
-from optuna.storages import BaseStorage, JournalStorage, RDBStorage
+from optuna.storages import BaseStorage, InMemoryStorage, JournalStorage, RDBStorage
 from optuna.storages.journal import JournalFileBackend, JournalFileSymlinkLock
 
 from pfl_ops import databases
@@ -61,6 +61,19 @@ def storage(address: str) -> BaseStorage:
     except Exception as error:
         reason = redact((str(error).splitlines() or [type(error).__name__])[0])
         raise PflOpsError(f"{NAME} '{redact_address(address)}' can't be opened: {reason}") from error
+
+
+def existing(address: str) -> BaseStorage:
+    """Open a storage to read it. No file is made: of a missing one, return a storage without studies, in memory.
+
+    A database on a server gets Optuna's tables if it has none.
+
+    Raises:
+        PflOpsError: as for `storage`.
+    """
+    check_storage(address)
+    file = Path(address).expanduser() if _is_journal(address) else databases.sqlite_file(address)
+    return InMemoryStorage() if file is not None and databases.is_empty(file) else storage(address)
 
 
 def _is_journal(address: str) -> bool:

@@ -81,13 +81,21 @@ class StudyStorage:
             self.study = optuna.load_study(storage=store, study_name=name)
             if objective is None or SETTINGS in self.study.user_attrs:
                 return
-            if self.study.get_trials(deepcopy=False):
-                raise PflOpsError(f"study '{name}' in this storage was not made by pfl-ops; choose another --name")
+            self.check_own()
             optuna.delete_study(study_name=name, storage=store)  # it may be for another objective
         assert objective is not None
         self.new = True
         self.study = optuna.create_study(storage=store, study_name=name, directions=_directions(objective))
         self.study.set_user_attr(SETTINGS, dict(settings or {}))
+
+    def check_own(self) -> None:
+        """Refuse a study of another program.
+
+        Raises:
+            PflOpsError: it has trials, and nothing of ours is recorded.
+        """
+        if SETTINGS not in self.study.user_attrs and self.study.get_trials(deepcopy=False):
+            raise PflOpsError(f"study '{self.name}' in this storage was not made by pfl-ops; choose another --name")
 
     @property
     def settings(self) -> dict[str, Any]:

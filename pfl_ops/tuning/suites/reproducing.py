@@ -10,7 +10,8 @@ from pfl_ops.federation.loop.estimate import distinct_hints, duration, size
 from pfl_ops.federation.settings import Execution
 from pfl_ops.jobs.resources import joining
 from pfl_ops.papers import KeptRuns, ScaleName
-from pfl_ops.tracking import Store
+from pfl_ops.system.scratch import scratch
+from pfl_ops.tracking import Store, WorkFolder
 from pfl_ops.tuning.resources.resource_request import Amount, ResourceRequest, check_request
 from pfl_ops.tuning.session.session import StudyInterrupted
 from pfl_ops.tuning.suites.cells import OnCell, OnSuite, Reproduced
@@ -62,7 +63,10 @@ def reproduce(
     """
     asked = ResourceRequest.of(cpus_per_cell, gpus_per_cell, concurrency, "cell")
     check_request(asked, (execution or Execution()).device, address)
-    with Store.open(home, tracking_uri, offline=True) as store, ExitStack() as opened:
+    with ExitStack() as opened:
+        if dry_run and not WorkFolder.at(home).root.exists():  # an estimate leaves none behind
+            home = opened.enter_context(scratch())
+        store = opened.enter_context(Store.open(home, tracking_uri, offline=True))
         reproduction = Reproduction(plan, store, data_dir, execution or Execution(), asked, address, on_suite, on_event)
         reproduction.hours, reproduction.kept = hours, kept or {}
         try:

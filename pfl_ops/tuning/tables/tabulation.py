@@ -283,6 +283,15 @@ def _journal(path: Path) -> dict[str, RunRecord]:
     return found
 
 
+def missing_runs(plan: TablePlan, path: Path | str, data_dir: str | None = None) -> list[TableRun]:
+    """Return the runs that `tabulate` would run; nothing is written.
+
+    Raises:
+        PflOpsError: the file is another table, or none.
+    """
+    return [run for run, _ in Tabulation(plan, Path(path), data_dir, Execution(), None, None).read()]
+
+
 def tabulate(
     plan: TablePlan,
     path: Path | str,
