@@ -1087,6 +1087,24 @@ def test_mistakes_of_several_methods_are_one_clear_line(words: str, message: str
     assert result.stderr.startswith(f"pfl-ops: {message}") and result.stderr.count("\n") == 1
 
 
+def test_an_estimate_of_what_goes_on_is_of_what_is_left(bench: list[dict[str, Any]]) -> None:
+    """15 of 20 trials are done: 5 runs of 180.7 s, and start-up twice, are 15 min 14 s. It said about an hour."""
+    begin("mine", "fliu", trials=15)
+    words = ("--name", "mine", "--resume", "--dry-run", "--concurrency", "1")
+    told = cli("tune", "fliu", *words).stdout
+    assert told.startswith("20 trials; 15 trials are done, 5 are left, 1 at once, about 15 min 14 s if none is"), told
+    assert "then the best 2 again with up to 3 new seeds (--confirm), at most 18 min 14 s" in told
+    told = cli("tune", "fliu", *words, "--trials", "15").stdout
+    assert told.startswith("15 trials; 15 trials are done, the search is over; each about 3 min 0 s"), told
+    assert "1 of 1 test run left" in told
+    told = cli("tune", "fliu", *words, "--samples", "120001").stdout
+    assert told.startswith("20 trials, 120,001 samples; 15 trials are done (0 samples), 5 are left (2 fit), 1"), told
+    begin("both", "fliu", "ditto", trials=15)
+    told = cli("tune", "fliu,ditto", "--name", "both", "--resume", "--dry-run", "--concurrency", "1").stdout
+    assert "2 methods, each with 20 trials and 1 test run, 2 test runs left, 1 at once: about 36 min 1" in told, told
+    assert "  ditto  15 trials are done, 5 are left; each about 3 min 0 s" in told
+
+
 def test_a_benchmark_goes_on_by_its_name_alone(bench: list[dict[str, Any]]) -> None:
     begin("mine", "fliu", "ditto")
     for methods in ([], ["ditto,fliu"]):

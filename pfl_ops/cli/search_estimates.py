@@ -1,6 +1,6 @@
 """The lines that `pfl-ops tune` prints before a search: its budget and time, its tests, what each run takes."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from pfl_ops.federation.loop.estimate import Estimate
     from pfl_ops.federation.settings import Execution
     from pfl_ops.tuning import Settings
+    from pfl_ops.tuning.commands.planning import StudyOutlook
     from pfl_ops.tuning.resources.resource_request import ResourceRequest
 
 NONE_IS_STOPPED, IF_NONE_IS_STOPPED = ", none is stopped early", " if none is stopped early"
@@ -45,17 +46,18 @@ class SearchPlace:
         return runs.estimate(settings.example, data_dir=self.data_dir, execution=execution)
 
 
-def study_lines(settings: "Settings", finals: int, place: SearchPlace, notes: Iterable[str]) -> Iterator[str]:
-    """Yield the lines on a study.
+def study_lines(found: "StudyOutlook", place: SearchPlace, data_dir: str | None, notes: Iterable[str]) -> Iterator[str]:
+    """Yield the lines on what is left of a study.
 
     Args:
-        finals: test runs. notes: lines to stand before the hints; an empty one is left out.
+        data_dir: absolute. notes: lines to stand before the hints; an empty one is left out.
     Raises:
         PflOpsError: the experiment can't be run here.
     """
     from pfl_ops.federation.loop.estimate import duration
     from pfl_ops.tuning.studies.budget import affordable, budget_text
 
+    settings, left = found.plan.settings, found.left
     estimate = place.estimate(settings)
     each = f"each {estimate}{', ' * bool(estimate.cost)}{estimate.cost}"
     if settings.combination:
@@ -64,36 +66,39 @@ def study_lines(settings: "Settings", finals: int, place: SearchPlace, notes: It
     text = budget_text(settings)
     if place.known:
         started = estimate.with_startup()
-        at_once = place.asked.at_once(settings.trials * settings.at_once, place.execution.device)
-        trials = affordable(settings, estimate.of_runs(settings.n_parts), at_once)
-        baselines = settings.n_parts if settings.environments else 0
-        whole = duration(started.of_trials(trials * settings.n_parts + baselines, at_once))
-        fit = f" ({trials} fit)" if trials < settings.trials else ""
+        at_once = place.asked.at_once(max(1, left.trials) * settings.at_once, place.execution.device)
+        trials = affordable(left, estimate.of_runs(settings.n_parts), at_once)
+        whole = duration(started.of_trials(trials * settings.n_parts + found.baselines, at_once))
         if_all = IF_NONE_IS_STOPPED * (settings.scheduler != "none" or not settings.combination)
-        text = f"{text}{fit}, {at_once} at once, about {whole}{if_all}; {each}"
+        if not left.trials:
+            text = f"{text}{_done(found)}; {each}"
+        else:
+            text = f"{text}{_done(found, trials)}, {at_once} at once, about {whole}{if_all}; {each}"
         if confirmation:
-            repeated = _confirmed(settings) * settings.confirm * max(1, len(settings.environments))
-            confirmation += f", at most {duration(started.of_trials(repeated, at_once))}"
+            confirmation += f", at most {duration(started.of_trials(found.confirmations, at_once))}"
     else:
-        text = f"{text}, {each}"
+        text = f"{text}{_done(found)}, {each}"
+    if found.begun is not None and not left.trials:
+        confirmation = confirmation if found.confirmations else ""
     yield text
-    yield from filter(None, (confirmation, _tests(settings, finals), settings.cohort_note, *notes))
+    yield from filter(None, (confirmation, _tests(found, data_dir), settings.cohort_note, *notes))
     yield from estimate.hints
 
 
 def benchmark_lines(
-    settings: "Mapping[str, Settings]", finals: int, place: SearchPlace, notes: Iterable[str]
+    found: "Sequence[StudyOutlook]", place: SearchPlace, data_dir: str | None, notes: Iterable[str]
 ) -> Iterator[str]:
-    """Yield the lines on a study for each method, and on the ranges that all methods vary.
+    """Yield the lines on what is left of a study for each method, and on the ranges that all methods vary.
 
     Args:
-        settings: method -> its study. finals: test runs of each method. notes: as for `study_lines`.
+        found: a study a method. data_dir: absolute. notes: as for `study_lines`.
     Raises:
         PflOpsError: an experiment cannot be run here; one message has the mistakes of all methods.
     """
     from pfl_ops.federation.loop.estimate import distinct_hints, duration
     from pfl_ops.tuning.studies.budget import affordable, budget_text
 
+    settings = {each.plan.method: each.plan.settings for each in found}
     estimates: dict[str, Estimate] = {}
     wrong: dict[str, str] = {}
     for method, each in settings.items():
@@ -103,24 +108,32 @@ def benchmark_lines(
             wrong[method] = str(error)
     if wrong:
         raise together(wrong)
-    first = next(iter(settings.values()))
+    first, finals = found[0].plan.settings, found[0].plan.finals
     text = f"{len(estimates)} methods, each with {budget_text(first)}"
     if place.known:
         at_once = place.asked.at_once(first.trials * first.at_once, place.execution.device)
         starting = next(iter(estimates.values())).with_startup().of_trials(0, at_once)
         trials = [estimate.of_runs(first.n_parts) for estimate in estimates.values()]
-        searches = sum(one.seconds * affordable(first, one, at_once) for one in trials) / at_once
-        testing = sum(estimate.of_runs(finals).seconds for estimate in estimates.values())
-        tests = f" and {count(finals, 'test run')}" if finals else ""
+        numbers = [affordable(one.left, cost, at_once) for one, cost in zip(found, trials, strict=True)]
+        searches = sum(n * cost.seconds for n, cost in zip(numbers, trials, strict=True))
+        tests = [each.tests(data_dir) for each in found]
+        testing = sum(estimate.of_runs(n).seconds for n, estimate in zip(tests, estimates.values(), strict=True))
+        of_tests = f" and {count(finals, 'test run')}" if finals else ""
         if_all = IF_NONE_IS_STOPPED * (first.scheduler != "none" or not first.combination)
-        text += f"{tests}, {at_once} at once: about {duration(starting + searches + testing)}{if_all}"
+        begun = any(map(_is_begun, found))
+        more = f", {count(sum(tests), 'test run')} left" if begun and finals else ""
+        rest = " for what is left" if begun else ""
+        text += f"{of_tests}{more}, {at_once} at once: about "
+        text += f"{duration(starting + searches / at_once + testing)}{rest}{if_all}"
     yield text
     if first.combination:
         yield f"a trial is {first.combination}{NONE_IS_STOPPED * (first.scheduler == 'none')}"
-    yield from filter(None, [_confirmation(first, " of each")])
+    if any(each.confirmations for each in found):
+        yield from filter(None, [_confirmation(first, " of each")])
     width = max(map(len, estimates))
-    for method, estimate in estimates.items():
-        yield f"  {method:{width}}  each {estimate}{', ' * bool(estimate.cost)}{estimate.cost}"
+    for one, (method, estimate) in zip(found, estimates.items(), strict=True):
+        done = f"{_done(one).removeprefix('; ')}; " if _is_begun(one) else ""
+        yield f"  {method:{width}}  {done}each {estimate}{', ' * bool(estimate.cost)}{estimate.cost}"
     if common := first.common:
         ranges = (f"{key.rpartition('.')[2]} {'; '.join(map(str, common.of(key)))}" for key in common.keys)
         yield f"all methods vary: {', '.join(ranges)}; each its own hyper-parameters besides"
@@ -148,12 +161,39 @@ def _confirmation(settings: "Settings", of_each: str = "") -> str:
     return f"then the best {_confirmed(settings)}{of_each} again with up to {seeds} (--confirm)"
 
 
-def _tests(settings: "Settings", finals: int) -> str:
-    """Return the line on FedAvg's runs and the tests of a study in environments; "": it has none."""
+def _is_begun(found: "StudyOutlook") -> bool:
+    """True if a trial of the study was started."""
+    return found.begun is not None and found.begun.begun()
+
+
+def _done(found: "StudyOutlook", fit: int | None = None) -> str:
+    """Return the words on what a search has done and what is left of it.
+
+    Args:
+        fit: trials that its budgets still hold; None: unknown.
+    """
+    from pfl_ops.tuning.studies.budget import MOST_TRIALS, done_text
+
+    left, settings = found.left, found.plan.settings
+    fewer = fit is not None and fit < left.trials
+    if not _is_begun(found):
+        return f" ({fit} fit)" * fewer
+    assert found.begun is not None
+    done = f"; {done_text(settings, found.begun)}"
+    if not left.trials:
+        return f"{done}, the search is over"
+    if settings.trials < MOST_TRIALS:
+        return f"{done}, {left.trials} {'is' if left.trials == 1 else 'are'} left" + f" ({fit} fit)" * fewer
+    return done + f", {fit} more fit" * fewer
+
+
+def _tests(found: "StudyOutlook", data_dir: str | None) -> str:
+    """Return the line on FedAvg's runs and the tests: of a study in environments, or of one whose search is over."""
+    settings, finals = found.plan.settings, found.plan.finals
     if not settings.environments:
-        return ""
+        over = found.begun is not None and not found.left.trials
+        return f"{found.tests(data_dir)} of {count(finals, 'test run')} left" * (over and finals > 0)
     tests = 2 * finals * (len(settings.environments) + len(settings.held_out))
     apart = f"; held out: {', '.join(one.name for one in settings.held_out)}" if settings.held_out else ""
-    return (
-        f"before it {count(settings.n_parts, 'run')} of FedAvg, at the end {tests} tests: the choice and FedAvg{apart}"
-    )
+    before = f"before it {count(found.baselines, 'run')} of FedAvg, " if found.baselines else ""
+    return f"{before}at the end {tests} tests: the choice and FedAvg{apart}"

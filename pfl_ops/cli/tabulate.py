@@ -1,5 +1,6 @@
 """`pfl-ops tabulate` and `pfl-ops replay`: a table of trials for research on tuners, and studies replayed on it."""
 
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
     from pfl_ops.federation.settings import Execution
     from pfl_ops.tuning.tables.regrets import Regret
-    from pfl_ops.tuning.tables.table_plan import TablePlan
+    from pfl_ops.tuning.tables.table_plan import TablePlan, TableRun
 
 ENDING = ".parquet"
 TELL_EVERY = 10.0  # seconds between two lines of progress
@@ -124,8 +125,7 @@ def tabulate(
     if not axes and (anyway := searched_anyway(settings, config=config, preset=preset)):
         say(out() if dry_run else err(), anyway)
     if dry_run:
-        missing_runs(plan, to, data_dir)
-        say(out(), _estimated(plan, execution, data_dir, concurrency))
+        say(out(), _estimated(plan, missing_runs(plan, to, data_dir), execution, data_dir, concurrency))
         return
     told = [0.0]
 
@@ -146,27 +146,35 @@ def tabulate(
     )
 
 
-def _estimated(plan: "TablePlan", execution: "Execution", data_dir: str | None, concurrency: int | None) -> str:
-    """The number of runs, and their time from a measured round of each method."""
+def _estimated(
+    plan: "TablePlan",
+    missing: "Sequence[TableRun]",
+    execution: "Execution",
+    data_dir: str | None,
+    concurrency: int | None,
+) -> str:
+    """Return the number of runs, and the time of those that are missing, from a measured round of each method."""
     from pfl_ops import runs
     from pfl_ops.federation.loop.estimate import duration
     from pfl_ops.tuning.resources.resource_request import ResourceRequest
-    from pfl_ops.tuning.tables.table_plan import environments
 
     asked = ResourceRequest(concurrency=concurrency)
-    at_once, single = asked.at_once(len(plan.runs), execution.device), asked.estimated(execution)
+    at_once, single = asked.at_once(max(1, len(missing)), execution.device), asked.estimated(execution)
     seconds, starting = 0.0, 0.0
-    for settings, points in zip(plan.settings, plan.points, strict=True):
-        number = 2 * len(points) * len(plan.seeds) * len(environments(settings))
+    for settings in plan.settings:
+        number = sum(run.settings is settings for run in missing)
         estimate = runs.estimate(settings.example, data_dir=data_dir, execution=single)
         starting = estimate.with_startup().of_trials(0, at_once)
         seconds += estimate.of_trials(number, at_once)
     each = ", ".join(str(len(points)) for points in plan.points)
-    return (
+    runs_text = (
         f"{len(plan.runs)} runs, half of them on test data ({each} configuration{'s' * (each != '1')}, "
-        f"{count(len(plan.seeds), 'seed')}), "
-        f"{at_once} at once, about {duration(starting + seconds)}"
+        f"{count(len(plan.seeds), 'seed')})"
     )
+    if not missing:
+        return f"{runs_text}, all finished: the file would be written, and nothing computed"
+    done = f"; {len(missing)} of them are left" if len(missing) < len(plan.runs) else ""
+    return f"{runs_text}{done}, {at_once} at once, about {duration(starting + seconds)}"
 
 
 def replay(

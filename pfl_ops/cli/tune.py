@@ -347,8 +347,9 @@ class _TuneCommand:
             final_repetitions=finals,
             **self.searched,
         )
-        settings = {plan.method: plan.settings for plan, _ in begun_studies(plans, studies, folders, self.resume)}
-        self._tell(benchmark_lines(settings, finals, self.place, [self._anyway(settings.values())]))
+        found = begun_studies(plans, studies, folders, self.resume)
+        anyway = self._anyway(each.plan.settings for each in found)
+        self._tell(benchmark_lines(found, self.place, folders, [anyway]))
         if not self.dry_run:
             run_benchmark(experiments, finals, self._given)
 
@@ -364,9 +365,10 @@ class _TuneCommand:
         from pfl_ops import tuning
         from pfl_ops.cli.search_estimates import study_lines
         from pfl_ops.tuning.commands.planning import study_plan
+        from pfl_ops.tuning.session.begin import data_folders
 
         check_writable(REPORTS, "the folder of the report", "run this in another folder")
-        plan, _ = study_plan(
+        found = study_plan(
             experiment,
             settings,
             finals,
@@ -378,8 +380,8 @@ class _TuneCommand:
             execution=self.place.execution,
             address=self.place.address,
         )
-        settings = plan.settings
-        self._tell(study_lines(settings, finals, self.place, [self._anyway([settings]), warm]))
+        folders = data_folders(self.place.data_dir, self.place.address)
+        self._tell(study_lines(found, self.place, folders, [self._anyway([settings]), warm]))
         if self.dry_run:
             return
         with interruptible(), tuning.StudyProgress() as show:

@@ -23,7 +23,16 @@ from pfl_ops.tuning.session.session import _Phases
 from pfl_ops.tuning.session.trials import Trials
 from pfl_ops.tuning.studies import study_database
 from pfl_ops.tuning.studies import study_storage as study_storages
-from pfl_ops.tuning.studies.budget import MOST_TRIALS, Clock, StudyLimits, affordable, budget_text, ending, spent
+from pfl_ops.tuning.studies.budget import (
+    MOST_TRIALS,
+    Clock,
+    StudyLimits,
+    affordable,
+    budget_text,
+    ending,
+    left_of,
+    spent,
+)
 from pfl_ops.tuning.studies.settings import Settings
 from pfl_ops.tuning.studies.study_storage import StudyStorage
 
@@ -118,6 +127,21 @@ def test_samples_of_a_trial_that_was_cut_short_count_once(study_storage):
     again.set_user_attr(study_storages.SAMPLES, 90)
     study_storage.study.tell(again, 0.5)
     assert study_storage.search_samples() == 90 and not study_storage.is_cut_short()
+
+
+def test_left_of_a_search_is_its_budget_less_what_is_done(study_storage):
+    """3 of 10 trials, 0.25 of 1 h and 40 of 100 samples are done; of spent samples the trial that a kill cut short."""
+    settings = settings_of(trials=10, hours=1.0, samples=100)
+    for samples in (10, 10, 20):
+        ended_trial(study_storage, 0.5, samples=samples)
+    study_storage.set_search_seconds(900)
+    left = left_of(settings, study_storage)
+    assert (left.trials, left.hours, left.samples) == (7, 0.75, 60)
+    study_storage.study.ask().set_user_attr(study_storages.SAMPLES, 60)
+    study_storage.recover()
+    left = left_of(settings, study_storage)
+    assert (left.trials, left.hours, left.samples) == (1, None, None)
+    assert left_of(settings.limited(StudyLimits(trials=3)), study_storage).trials == 0
 
 
 def test_seconds_of_a_study_without_a_record_are_those_in_which_trials_ran(study_storage):

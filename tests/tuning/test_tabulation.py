@@ -17,6 +17,7 @@ from pfl_ops import runs, spaces
 from pfl_ops.cli import app
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.errors import PflOpsError
+from pfl_ops.federation.loop.estimate import Estimate
 from pfl_ops.federation.settings import Execution
 from pfl_ops.federation.state.checkpoint import Record
 from pfl_ops.jobs.report import Failure
@@ -541,6 +542,26 @@ def test_a_dry_run_refuses_a_file_that_is_no_such_table(tmp_path, monkeypatch):
     found = [command(*words, *dry) for dry in ([], ["--dry-run"])]
     assert [one.exit_code for one in found] == [2, 2] and found[0].stderr == found[1].stderr
     assert "t.parquet" in found[1].stderr and not found[1].stdout
+
+
+def test_a_dry_run_counts_the_runs_that_are_left(tmp_path, monkeypatch):
+    """Two configurations and two seeds: 8 runs of 3.7 s one after another. One is in the journal."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(runs, "estimate", lambda *_, **__: Estimate(3, 0, 0, 1, 800, 1))
+    monkeypatch.setattr("pfl_ops.system.machine.process_age", lambda: 0.0)
+    monkeypatch.setattr("pfl_ops.federation.loop.estimate.TRACKING_SECONDS", 0.0)
+    made = plan(environments=())
+    call = tabulation.Tabulation(made, tmp_path / "t.parquet", None, CPU, 1, None)
+    estimated = import_module("pfl_ops.cli.tabulate")._estimated
+    several = "8 runs, half of them on test data (2 configurations, 2 seeds)"
+    assert estimated(made, made.runs, CPU, None, 1) == f"{several}, 1 at once, about 30 s"
+    call.folder.mkdir()
+    rounds = [{"round": 2, made.runs[0].metric: 1.0}]
+    line = {"hash": made.runs[0].experiment.digest(None), "rounds": rounds, "error": ""}
+    (call.folder / "runs.jsonl").write_text(json.dumps(line) + "\n")
+    missing = tabulation.missing_runs(made, call.path)
+    assert estimated(made, missing, CPU, None, 1) == f"{several}; 7 of them are left, 1 at once, about 26 s"
+    assert estimated(made, [], CPU, None, 1).startswith(f"{several}, all finished")
 
 
 @pytest.mark.parametrize("words", [["--search-space", "own.yaml"], ["--grid", "training.local_epochs=1,2,3"]])

@@ -5,20 +5,74 @@ Nothing is written. A command line reads them before its estimate; a dry run end
 
 import hashlib
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from optuna.storages import BaseStorage
 
+from pfl_ops import runs
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.errors import PflOpsError, unknown
 from pfl_ops.federation.settings import Execution
 from pfl_ops.spaces import Space
+from pfl_ops.tracking import WorkFolder
 from pfl_ops.tuning.commands.terms import check_build, check_fair, settings_of
 from pfl_ops.tuning.session.begin import BENCHMARK, PreparedStudy, check, data_folders, readable
-from pfl_ops.tuning.studies.budget import MOST_TRIALS, StudyLimits
+from pfl_ops.tuning.studies.budget import MOST_TRIALS, StudyLimits, left_of
 from pfl_ops.tuning.studies.settings import TRIALS, Settings, check_same_seeds, check_seeds
-from pfl_ops.tuning.studies.study_storage import StudyStorage, recorded
+from pfl_ops.tuning.studies.study_storage import StudyStorage, point_of, recorded
+from pfl_ops.tuning.studies.tested import tested_experiment
+
+
+@dataclass(frozen=True)
+class StudyOutlook:
+    """A study that a command would run: its plan, and what is left of it.
+
+    Attributes:
+        begun: its record on disk; None: the study is a new one.
+    """
+
+    plan: PreparedStudy
+    begun: StudyStorage | None = None
+
+    @property
+    def left(self) -> Settings:
+        """The study's settings with what is left of the budgets of its search."""
+        return self.plan.settings if self.begun is None else left_of(self.plan.settings, self.begun)
+
+    @property
+    def baselines(self) -> int:
+        """Runs of FedAvg in the study's environments that are left."""
+        if not self.plan.settings.environments or not self.left.trials:
+            return 0
+        return self.plan.settings.n_parts - (len(self.begun.baselines()) if self.begun else 0)
+
+    @property
+    def confirmations(self) -> int:
+        """Runs with new seeds that are left, at most; those that the best configurations have so far are none."""
+        settings = self.plan.settings
+        confirm, top = settings.confirm, min(settings.confirm_top, settings.trials)
+        if not confirm or top < 2 or not settings.objective.single:
+            return 0
+        most = top * confirm * max(1, len(settings.environments))
+        if self.begun is None or self.left.trials:
+            return most
+        best = len(self.begun.top(top))
+        if best < 2 or self.begun.is_confirmed(confirm, settings.confirm_top):
+            return 0
+        return max(0, most * best // top - self.begun.confirmed_runs(top))
+
+    def tests(self, data_dir: str | None) -> int:
+        """Test runs of the choice that are left: those of a choice that may change count. Not for environments.
+
+        Args:
+            data_dir: absolute.
+        """
+        best = self.begun.chosen() if self.begun else None
+        if best is None or self.left.trials or self.confirmations or not WorkFolder.at().root.exists():
+            return self.plan.finals
+        chosen = tested_experiment(self.plan.settings.experiment, point_of(best[1]), self.plan.experiment)
+        return sum(not runs.is_finished(chosen.repetition(i), data_dir=data_dir) for i in range(self.plan.finals))
 
 
 def study_plan(
@@ -34,8 +88,8 @@ def study_plan(
     data_dir: str | None = None,
     execution: Execution | None = None,
     address: str | None = None,
-) -> tuple[PreparedStudy, StudyStorage | None]:
-    """Return the study that `tune` with these arguments would run, and its record on disk; None: it is a new one.
+) -> StudyOutlook:
+    """Return the study that `tune` with these arguments would run.
 
     Args:
         experiment: as the user described it; none: that of the settings. finals: test runs.
@@ -48,7 +102,7 @@ def study_plan(
     check_environments_build(settings, folders, execution or Execution())
     plan = PreparedStudy(experiment, settings, name, finals)
     begun = plan.found(readable(storage, home), folders, resume)
-    return (plan if begun is None else plan.limited(begun, limits)), begun
+    return StudyOutlook(plan if begun is None else plan.limited(begun, limits), begun)
 
 
 def study_name(settings: Settings, experiment: Experiment, data_dir: str | None) -> str:
@@ -135,8 +189,8 @@ def check_benchmark(plans: Sequence[PreparedStudy], known: Mapping[str, Mapping[
 
 def begun_studies(
     plans: Sequence[PreparedStudy], studies: BaseStorage, data_dir: str | None, resume: bool
-) -> list[tuple[PreparedStudy, StudyStorage | None]]:
-    """Return each study of a benchmark as it would run, with its record on disk; None: it would be a new one.
+) -> list[StudyOutlook]:
+    """Return each study of a benchmark as it would run.
 
     Args:
         studies: where they lie. data_dir: absolute.
@@ -148,7 +202,7 @@ def begun_studies(
     found = []
     for plan in plans:
         begun = plan.found(studies, data_dir, resume and plan.name in known)
-        found.append((plan if begun is None else plan.limited(begun, plan.settings.limits), begun))
+        found.append(StudyOutlook(plan if begun is None else plan.limited(begun, plan.settings.limits), begun))
     return found
 
 

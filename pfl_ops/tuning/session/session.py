@@ -33,7 +33,7 @@ from pfl_ops.tuning.studies.paired import PairedPruner
 from pfl_ops.tuning.studies.parts import Combination
 from pfl_ops.tuning.studies.settings import Settings
 from pfl_ops.tuning.studies.study_storage import StudyStorage, point_of
-from pfl_ops.tuning.studies.tested import PlannedTest, planned_tests, runs_table
+from pfl_ops.tuning.studies.tested import PlannedTest, planned_tests, runs_table, tested_experiment
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -286,15 +286,10 @@ class Session:
     # -- the choice --------------------------------------------------------------------------------------------------
 
     def chosen(self, original: Experiment) -> Experiment:
-        """The chosen configuration, as its test runs have it: training and validation data together, scored on test.
-
-        All else is as in its trials, which may count local work in another unit than the original experiment (compared
-        methods have one); the stages to score and the number of repetitions are the original's.
-        """
+        """The chosen configuration, as its test runs have it, see `tested_experiment`."""
         best = self.study_storage.chosen()
         assert best is not None
-        tested = {"evaluation.split": "test", "evaluation.stages": original.evaluation.stages}
-        return self.settings.experiment.override({**point_of(best[1]), **tested, "repetitions": original.repetitions})
+        return tested_experiment(self.settings.experiment, point_of(best[1]), original)
 
     def open_tests(self, chosen: Experiment, repetitions: int) -> list[Experiment]:
         """Record that the test data are opened for the choice; return its repetitions, seeds seed, seed + 1, ..."""

@@ -7,7 +7,7 @@ that a kill cut short counts as one that runs.
 import math
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from pfl_ops.errors import PflOpsError, count, echo
@@ -121,6 +121,27 @@ def affordable(settings: "Settings", trial: "Estimate", at_once: int) -> int:
     if settings.samples and trial.samples:
         number = min(number, math.ceil(settings.samples / trial.samples) + at_once - 1)
     return number
+
+
+def left_of(settings: "Settings", study_storage: "StudyStorage") -> "Settings":
+    """Return the settings of a search that was begun, with what is left of its budgets; no trials: it is over."""
+    missing = max(0, settings.trials - study_storage.done())
+    if spent(settings, study_storage):  # only trials that a kill cut short still end
+        return replace(settings, trials=min(missing, study_storage.cut_short()), hours=None, samples=None)
+    return replace(
+        settings,
+        trials=missing,
+        hours=settings.hours and settings.hours - study_storage.search_seconds() / HOUR,
+        samples=settings.samples and settings.samples - study_storage.search_samples(),
+    )
+
+
+def done_text(settings: "Settings", study_storage: "StudyStorage") -> str:
+    """Return what a search has done, in the units of its budgets: "12 trials are done (0.31 h, 2,000 samples)"."""
+    done = study_storage.done()
+    used = [f"{study_storage.search_seconds() / HOUR:.2g} h"] if settings.hours else []
+    used += [f"{study_storage.search_samples():,} samples"] if settings.samples else []
+    return f"{count(done, 'trial')} {'is' if done == 1 else 'are'} done" + (f" ({', '.join(used)})" if used else "")
 
 
 def has_several(settings: "Settings") -> bool:

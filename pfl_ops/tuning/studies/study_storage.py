@@ -186,9 +186,13 @@ class StudyStorage:
 
     def is_cut_short(self) -> bool:
         """True if a trial was begun and has not ended: it runs, or a kill cut it short."""
-        raw = self.raw()
-        waiting = any(t.state is TrialState.WAITING and CONTINUES in t.user_attrs for t in raw)
-        return waiting or any(t.state is TrialState.RUNNING for t in raw)
+        return self.cut_short() > 0
+
+    def cut_short(self) -> int:
+        """Count the trials that were begun and have not ended."""
+        waiting = [t for t in self.raw() if t.state is TrialState.WAITING and CONTINUES in t.user_attrs]
+        running = [t for t in self.raw() if t.state is TrialState.RUNNING]
+        return len({t.user_attrs.get(CONTINUES, t.number) for t in (*waiting, *running)})
 
     def take_cut_short(self, study: optuna.Study) -> Trial | None:
         """Start the next trial that was cut short and queued again, before all others that wait; None: there is none.
@@ -315,6 +319,17 @@ class StudyStorage:
             return False
         self.study.set_user_attr(CHOICE, choice)
         return True
+
+    def is_confirmed(self, confirm: int, top: int) -> bool:
+        """True if the choice among the best trials, so many of them, was made with so many new seeds at most."""
+        choice, recorded = self.study.user_attrs.get(CHOICE), self.settings
+        same = (recorded.get("confirm"), recorded.get("confirm_top")) == (confirm, top)
+        return choice is not None and same and choice["among"] == [number for number, _ in self.top(top)]
+
+    def confirmed_runs(self, top: int) -> int:
+        """Count the finished runs with new seeds of the best configurations, so many of them."""
+        points = [point_of(trial) for _, trial in self.top(top)]
+        return sum(record["params"] in points for record in self.confirmations())
 
     def drop_choice(self) -> None:
         """Forget the trial that was confirmed: the best value decides. Runs with new seeds are kept."""

@@ -42,6 +42,16 @@ class PlannedTest:
         return self.environment if CHOICE in self.roles else f"{self.environment} fedavg"
 
 
+def tested_experiment(trial: Experiment, point: Point, original: Experiment) -> Experiment:
+    """Return the experiment of a choice's test runs: training and validation data together, scored on test data.
+
+    All else is as in its trials, which may count local work in another unit than the original experiment (compared
+    methods have one); the stages to score and the number of repetitions are the original's.
+    """
+    tested = {"evaluation.split": "test", "evaluation.stages": original.evaluation.stages}
+    return trial.override({**point, **tested, "repetitions": original.repetitions})
+
+
 def planned_tests(settings: Settings, point: Point, repetitions: int, data_dir: str | None) -> list[PlannedTest]:
     """Return the test runs of a choice: in each environment its own and FedAvg's, with the seeds seed, seed + 1, ...
 
