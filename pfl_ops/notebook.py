@@ -43,6 +43,13 @@ def digest(thing: Any) -> str | None:
             if function.__module__ == MAIN and not _is_within(function, definition):  # set by another cell
                 follow(function)
         modules = set(code_digest.imported_by(node))
+        if isinstance(definition, type) and isinstance(node, ast.ClassDef):
+            # bases are those of the time when it was defined: their cell may have been run again since
+            bases = [base for base in definition.__bases__ if base.__module__ == MAIN]
+            for base in bases:
+                follow(base)
+            names = {base.__name__ for base in bases}
+            node.bases = [base for base in node.bases if not (isinstance(base, ast.Name) and base.id in names)]
         for name in sorted(_globals_of(node)):
             value: Any = getattr(sys.modules[MAIN], name, None)
             value = inspect.unwrap(value)
@@ -89,7 +96,7 @@ def _is_within(function: FunctionType, thing: Any) -> bool:
 
 
 def _globals_of(node: ast.stmt) -> set[str]:
-    """Names that a definition looks up outside of itself."""
+    """Names that a definition looks up outside of itself; its own only if it uses it."""
     names: set[str] = set()
     tables = [symtable.symtable(ast.unparse(node), "cell", "exec")]
     while tables:
@@ -99,7 +106,7 @@ def _globals_of(node: ast.stmt) -> set[str]:
         names |= {
             symbol.get_name()
             for symbol in table.get_symbols()
-            if symbol.is_global() or (is_module and symbol.is_referenced())
+            if (symbol.is_referenced() if is_module else symbol.is_global())
         }
     return names
 

@@ -213,6 +213,7 @@ def run(
             f"run() simulates one repetition, and this experiment has {n}; run each: "
             f"[run(experiment.repetition(i)) for i in range({n})]"
         )
+    experiment = experiment.renewed()
     tree = experiment.identity(data_dir)
     digest = fingerprint(tree)
     new = store is None and not WorkFolder.at(home).root.exists()

@@ -11,7 +11,11 @@ from typing import Any
 import pytest
 
 from pfl_ops import notebook
+from pfl_ops.algorithms import ALGORITHMS
+from pfl_ops.config.experiment import Experiment
+from pfl_ops.data.partition import PARTITIONS
 from pfl_ops.errors import PflOpsError
+from pfl_ops.federation.settings import Execution
 from pfl_ops.registry import Registry
 
 CELL = '''
@@ -104,6 +108,17 @@ def test_the_definition_that_was_run_last_counts(cells: Callable[..., Any]) -> N
     assert notebook.digest(cells(DECO, CELL, helper)) != notebook.digest(cells(DECO, CELL))
 
 
+def test_the_base_that_the_class_has_counts(cells: Callable[..., Any]) -> None:
+    """A base's cell that is run again does not change the class before its own cell is run, too. Its hash changed, so
+    that results of the earlier code stood under the hash of the edited one."""
+    base = "class Base:\n    def g(self): return {}\n"
+    mine = "class Mine(Base):\n    def h(self): return self.g()\n"
+    before, edited = notebook.digest(cells(base.format(1), mine)), notebook.digest(cells(base.format(2), mine))
+    assert None is not before != edited is not None
+    assert notebook.digest(cells(base.format(1), mine, base.format(2))) == before
+    assert notebook.digest(cells(base.format(1), mine, base.format(2), mine)) == edited
+
+
 def test_what_other_cells_put_around_the_definition_counts(cells: Callable[..., Any]) -> None:
     """A helper that keeps its answers, a method that a later cell sets, and an earlier class of the same name."""
     kept = "import functools\n@functools.cache\ndef f(x):\n    return {}\nclass Mine:\n    def g(self): return f(2)\n"
@@ -166,3 +181,61 @@ def test_trials_do_not_begin_with_what_a_notebook_defines(cells: Callable[..., A
     table.add("mine", cells(DECO, CELL))
     with pytest.raises(PflOpsError, match=r"the thing 'mine' is defined in this notebook or script, which .*'mine.py'"):
         table.check_shared("mine")
+
+
+FEDAVG = '''
+from pfl_ops.algorithms.base import Algorithm, Models
+from pfl_ops import register
+
+@register("edited_in_a_cell")
+class Mine(Algorithm):
+    """FedAvg, times a number."""
+
+    def init(self, task):
+        return {"central": task.initial}
+
+    def round(self, s, r):
+        central = 1.0 * (r.weights @ r.train(s["central"]))
+        return {"central": central}, {"G": Models(central)}
+
+    def personal(self, s, r):
+        return Models(s["central"])
+'''
+
+
+def test_experiment_of_before_an_edit_has_the_code_of_its_hash(
+    cells: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The method's cell is edited and run again, that of the experiment is not. The earlier code ran, and its result
+    stood under the hash of the edited code, so that later runs of this read it. With 0, Θ is 0 after a round."""
+    monkeypatch.setattr(ALGORITHMS, "_found", dict(ALGORITHMS._found))
+    edited = FEDAVG.replace("1.0", "0.0")
+    cells(FEDAVG)
+    settings = {"dataset": "digits", "model": "linear", "clients": 4, "rounds": 1, "train_size": 200}
+    experiment = Experiment.of("edited_in_a_cell", **settings)
+    before = experiment.hash
+    assert experiment.renewed() is experiment
+    cells(edited)
+    after = Experiment.of("edited_in_a_cell", **settings)
+    assert experiment.hash == after.hash != before
+    simulation = experiment.build(execution=Execution(device="cpu", way="loop", workers=1))
+    assert [record.round for record in simulation.run()] == [0, 1]
+    assert not simulation.state["central"].any()
+
+
+def test_experiment_of_before_an_edit_is_divided_by_the_code_of_its_hash(
+    cells: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As above, of a partition: client k has the classes k mod 2, then those of 1 − k mod 2."""
+    monkeypatch.setattr(PARTITIONS, "_found", dict(PARTITIONS._found))
+    source = (
+        "import numpy as np\nfrom pfl_ops import register\n"
+        "@register('halves_in_a_cell')\ndef Mine(labels, n, *, rng):\n"
+        '    """Halves."""\n'
+        "    return [np.flatnonzero(labels % 2 == (k + {}) % 2) for k in range(2)]\n"
+    )
+    cells(source.format(0))
+    experiment = Experiment.of("fedavg", dataset="digits", partition="halves_in_a_cell", clients=2)
+    assert not experiment.clients().table[0, 1::2].any()
+    cells(source.format(1))
+    assert not experiment.clients().table[0, 0::2].any()

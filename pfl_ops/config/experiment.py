@@ -231,6 +231,26 @@ class Experiment(Section):
         """
         return self.override({"seed": self.seed + i, "repetitions": 1})
 
+    def renewed(self) -> Self:
+        """Return the experiment with method, network and partition as they are registered now; itself if they are.
+
+        A cell of a notebook that is run again, or an edited plug-in that is loaded again, registers other code under
+        the same name. An experiment that was made before keeps the earlier class.
+
+        Raises:
+            PflOpsError: the code that is registered now does not have a setting, or refuses its value.
+
+        >>> experiment = Experiment.of("fedavg", dataset="digits")
+        >>> experiment.renewed() is experiment
+        True
+        """
+        registered = (
+            type(self.algorithm) is ALGORITHMS.get(self.algorithm.name)
+            and type(self.partition) is PARTITIONS.get(self.partition.kind)
+            and type(self.model) is MODELS.get(self.model.name)
+        )
+        return self if registered else type(self).model_validate(self.model_dump())
+
     # -- reading one --------------------------------------------------------------------------------------------------
 
     def fields(self) -> list[Setting]:
@@ -339,7 +359,7 @@ class Experiment(Section):
         >>> sorted(found["code"]), len(found["data"]["digest"]), "repetitions" in found
         (['algorithm', 'held_out', 'model', 'partition'], 64, False)
         """
-        return identity(self, data_dir)
+        return identity(self.renewed(), data_dir)
 
     def digest(self, data_dir: str | None = None, *, seed: bool = True) -> str:
         """SHA-256 of the identity, in hexadecimal; without the seed it names all repetitions of one setting.
@@ -352,7 +372,7 @@ class Experiment(Section):
         >>> one.digest() == other.digest(), one.digest(seed=False) == other.digest(seed=False)
         (False, True)
         """
-        return fingerprint(identity(self, data_dir), without=() if seed else ("seed",))
+        return fingerprint(identity(self.renewed(), data_dir), without=() if seed else ("seed",))
 
     @property
     def hash(self) -> str:
@@ -398,7 +418,7 @@ class Experiment(Section):
 
         return build_clients(
             dataset or load(self.data, data_dir=data_dir),
-            self.partition,
+            self.renewed().partition,
             seed=self.seed,
             split=self.evaluation.split,
             validation_share=self.evaluation.validation_share,
@@ -438,6 +458,16 @@ class Experiment(Section):
         from pfl_ops.federation.loop.simulate import Simulation
         from pfl_ops.models.base import build, check, example_of
 
+        if (renewed := self.renewed()) is not self:
+            return renewed.build(
+                data_dir=data_dir,
+                execution=execution,
+                folder=folder,
+                resume=resume,
+                stages=stages,
+                final=final,
+                adapt=adapt,
+            )
         dataset = samples(self, data_dir, execution)
         if self.model.name == "char_lstm" and (dataset.mean.any() or (dataset.std != 1).any()):
             raise PflOpsError(
