@@ -169,7 +169,7 @@ class _AsRead(importlib.machinery.SourceFileLoader):
         return self.source_to_code(self.source, self.path)
 
 
-def load_plugin(path: Path, kind: str = "plug-in") -> str:
+def load_plugin(path: Path | str, kind: str = "plug-in") -> str:
     """Import a user's file, which registers what it defines; the same content is imported once.
 
     A file that was edited since takes the place of what it defined before.
@@ -226,7 +226,7 @@ def plugin_source(digest: str) -> bytes:
     return _sources[digest]
 
 
-def _existing(path: Path, kind: str) -> Path:
+def _existing(path: Path | str, kind: str) -> Path:
     """The absolute path of a plug-in that is a regular file."""
     path = Path(path).expanduser()
     try:
@@ -263,7 +263,7 @@ def _file(module: str) -> str:
 def _own_files() -> str:
     """Say for a name that does not exist how a user's file is given, or what those that were given register."""
     if not _plugins:
-        return "; of a file of your own: --plugin FILE.py"
+        return "; of a file of your own: --plugin FILE.py, in Python pfl_ops.registry.load_plugin('FILE.py')"
     told = []
     for digest, path in _plugins.items():
         mine = sorted(n for t in _tables for n, thing in t._found.items() if _origin(thing)[0] == _PLUGIN + digest[:12])

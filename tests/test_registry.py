@@ -142,14 +142,14 @@ def test_an_edit_of_the_same_length_within_a_second_is_what_is_run(
 
 def test_an_unknown_name_says_how_a_file_of_ones_own_is_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "_plugins", {})
-    ends = [r"pfl-ops list algorithms; of a file of your own: --plugin FILE\.py\)$"]
+    ends = [r"own: --plugin FILE\.py, in Python pfl_ops\.registry\.load_plugin\('FILE\.py'\)\)$"]
     file = tmp_path / "empty.py"
     file.write_text("class Halfway: ...\n")
     ends.append(r"pfl-ops list algorithms; empty\.py registers nothing\)$")
     for end in ends:
         with pytest.raises(PflOpsError, match=end):
             ALGORITHMS.get("nowhere_yet")
-        load_plugin(file)
+        load_plugin(str(file))  # as the message has it
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """Repetitions of an experiment, side by side."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
@@ -16,6 +16,7 @@ from pfl_ops.jobs.job import Job, SharedPaths
 from pfl_ops.jobs.resources import cluster, gpu_share, joining, most_cpus, nodes, share
 from pfl_ops.jobs.runner import JobEvent, JobList, Runner
 from pfl_ops.jobs.tracking_queue import TrackingQueue
+from pfl_ops.registry import load_plugin
 from pfl_ops.tracking.runs.store import Store
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ def repeat(
     tracking_uri: str | None = None,
     data_dir: str | None = None,
     execution: Execution | None = None,
+    plugins: Iterable[Path | str] = (),
     on_record: OnSeed | None = None,
 ) -> Repeated:
     """Run all repetitions, several at once, each on its share of the CPUs; tracked as `run` tracks them.
@@ -60,11 +62,14 @@ def repeat(
         address: of a Ray cluster to join. There, the work folder must be shared, or results are computed again here.
         home, tracking_uri, data_dir, execution: see `runs.run`; threads follow the share. A GPU is shared by as many as
             have to, and by four at most.
+        plugins: Python files that define methods, networks or partitions; those already loaded count too.
         on_record: told of each round.
     Raises:
         KeyboardInterrupt: Ctrl-C; the same call goes on.
         PflOpsError: as for `runs.run`; or a repetition's process died twice.
     """
+    for file in plugins:
+        load_plugin(file)
     asked = execution or Execution()
     each = [experiment.repetition(i) for i in range(experiment.repetitions)]
     queue: TrackingQueue[Result] = TrackingQueue()
