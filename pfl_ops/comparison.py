@@ -9,6 +9,7 @@ import pandas as pd
 from pfl_ops import metrics
 from pfl_ops.results import SUMMED, At, Result
 from pfl_ops.statistics import Difference, anytime, mean_std, paired, to_the_first
+from pfl_ops.units import check_target
 
 Test: TypeAlias = Literal["anytime", "t"]
 TESTS: Mapping[Test, str] = {"anytime": "anytime-valid paired test", "t": "paired t test"}
@@ -74,7 +75,12 @@ class Line:
         return {seed: value for seed, value in each if value is not None}
 
     def rounds_to(self, target: float, metric: str = TARGETED) -> dict[int, int | None]:
-        """The first round in which each repetition has the target; None: never."""
+        """The first round in which each repetition has the target, 0.9 for 90 %; None: never.
+
+        Raises:
+            PflOpsError: no accuracy reaches the target.
+        """
+        check_target(target, metric)
         curves = {run.seed: run.by_round(metric) for run in (() if self.diverged else self.runs)}
         return {seed: metrics.rounds_to(curve, target) for seed, curve in curves.items() if curve}
 

@@ -14,6 +14,7 @@ from pfl_ops.energy import Effort, grid, linear
 from pfl_ops.errors import PflOpsError, count, unknown
 from pfl_ops.federation.settings import ALL_UP_TO
 from pfl_ops.metrics import Split
+from pfl_ops.units import check_target
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -467,10 +468,13 @@ class Result:
     def rounds_to(self, target: float, stage: str = "L1", view: str = "local", statistic: str = "mean") -> int | None:
         """The first round in which that value is the target or more; None: never (FLIU, Fig. 7; DRDM).
 
+        Args:
+            target: an accuracy as a fraction, 0.9 for 90 %.
         Raises:
-            PflOpsError: as for `curve`.
+            PflOpsError: as for `curve`; or no accuracy reaches the target.
         """
         curve = self.curve(stage, view, statistic)
+        check_target(target, str(curve.name))
         return metrics.rounds_to(dict(zip(curve.index.tolist(), curve.tolist(), strict=True)), target)
 
     def clients_above(self, eps: float = 0.95, stage: str = "L1") -> "pd.Series":

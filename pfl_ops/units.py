@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pfl_ops.errors import format_bytes
+from pfl_ops.errors import PflOpsError, format_bytes
 from pfl_ops.metrics import STATISTICS, WORST_OF_LARGE, summands
 
 MIB = 2**20  # bytes
@@ -34,6 +34,18 @@ def unit_of(metric: str) -> Unit:
     ):
         return PERCENT
     return Unit("MiB", 1 / MIB) if last.endswith("_bytes") else Unit()
+
+
+def check_target(target: float, metric: str) -> None:
+    """Refuse a target that no value of an accuracy reaches: one in percent.
+
+    >>> check_target(90, "test/L1/local/mean")
+    Traceback (most recent call last):
+    pfl_ops.errors.PflOpsError: a target of an accuracy is a fraction, 0.9 for 90 %; no test/L1/local/mean reaches 90
+    """
+    most = 2 if metric.rpartition("/")[2] == "acc" else 1
+    if unit_of(metric) == PERCENT and target > most:
+        raise PflOpsError(f"a target of an accuracy is a fraction, 0.9 for 90 %; no {metric} reaches {target:g}")
 
 
 def with_unit(metric: str, value: float, std: float | None = None) -> str:

@@ -102,6 +102,10 @@ def test_rounds_to_a_target() -> None:
     assert (result().rounds_to(0.5), result().rounds_to(0.9), result().rounds_to(0.95)) == (1, 2, None)
     assert result().rounds_to(0.8, statistic="worst") == 3
     assert result().rounds_to(1.0, "L1", "acc") == 2
+    assert result().rounds_to(2.0, "L2", "local", "rho_95") == 2  # clients, no accuracy
+    for target, more in ((90, {}), (1.1, {"statistic": "worst"}), (150, {"view": "acc"})):  # None, as if never reached
+        with pytest.raises(PflOpsError, match=f"0.9 for 90 %; no test/L1/.* reaches {target}"):
+            result().rounds_to(target, **more)
 
 
 def test_clients_above_and_below() -> None:

@@ -31,7 +31,7 @@ from pfl_ops.reports.numbers import order_text, title_of
 from pfl_ops.results import BYTES, DIVERGED, At, Result
 from pfl_ops.tracking import Store
 from pfl_ops.tracking.runs.finished import read_ahead
-from pfl_ops.units import PERCENT, unit_of
+from pfl_ops.units import check_target
 
 if TYPE_CHECKING:
     from pfl_ops.reports.pages.document import Document
@@ -277,9 +277,7 @@ def _check_target(target: float, metric: str) -> None:
     if metrics.smaller_is_better(metric) or metrics.is_neutral(metric):
         how = "neither better large nor small" if metrics.is_neutral(metric) else "better the smaller it is"
         raise PflOpsError(f"a target is a value to rise to, and {metric} is {how}")
-    most = 2 if metric.rpartition("/")[2] == "acc" else 1
-    if unit_of(metric) == PERCENT and target > most:
-        raise PflOpsError(f"a target of an accuracy is a fraction, 0.9 for 90 %; no {metric} reaches {target:g}")
+    check_target(target, metric)
 
 
 def _group(
