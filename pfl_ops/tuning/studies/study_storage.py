@@ -31,7 +31,6 @@ CONFIRMATIONS, CHOICE = "confirmations", "choice"  # runs with new seeds; the tr
 NOTE = "note"  # on a trial that has a result
 ROUNDS, SAMPLES, SENT_BYTES = "rounds", "samples", "sent_bytes"  # of a trial, so far
 RUN_SECONDS = "seconds"  # of a trial of one run: from the start of its job, with its rounds before a kill
-SECONDS_BEFORE = "seconds_before"  # of a trial of an earlier version that was continued: its rounds before the kill
 SEARCH_SECONDS = "search_seconds"  # wall time of the search, over all calls
 ENDED = "ended"  # the budget that ended the search, and its value
 SUMMANDS = "summands"  # of a trial: Acc(L) and Acc(G), where the objective is their sum
@@ -224,20 +223,8 @@ class StudyStorage:
         return sum(most.values()) + sum(record["samples"] for record in self.baselines())
 
     def search_seconds(self) -> float:
-        """Wall time of the search, over all calls.
-
-        Of a study of an earlier version, the time in which any trial with a result ran.
-        """
-        recorded = self.study.user_attrs.get(SEARCH_SECONDS)
-        if recorded is not None:
-            return float(recorded)
-        times = [(t.datetime_start, t.datetime_complete) for t in self.raw() if t.state in DONE]
-        total, last = 0.0, None
-        for start, end in sorted((start, end) for start, end in times if start and end):
-            begin = start if last is None else max(start, last)
-            total += max((end - begin).total_seconds(), 0.0)
-            last = end if last is None else max(end, last)
-        return total
+        """Wall time of the search, over all calls."""
+        return float(self.study.user_attrs.get(SEARCH_SECONDS, 0.0))
 
     def set_search_seconds(self, seconds: float) -> None:
         """Record the wall time of the search so far."""
@@ -453,8 +440,7 @@ def _seconds_of_runs(trial: FrozenTrial) -> list[float]:
         return [float(part["seconds"]) for part in parts]
     if RUN_SECONDS in trial.user_attrs:  # Optuna's own time begins when the trial is proposed, before its process
         return [float(trial.user_attrs[RUN_SECONDS])]
-    before = float(trial.user_attrs.get(SECONDS_BEFORE, 0.0))
-    return [before + trial.duration.total_seconds()] if trial.duration else []
+    return [trial.duration.total_seconds()] if trial.duration else []
 
 
 def point_of(trial: FrozenTrial) -> Point:
