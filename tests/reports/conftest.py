@@ -37,8 +37,8 @@ class Shelf:
     def close(self) -> None:
         """Stay open for the next comparison."""
 
-    def download(self, run_id: str, path: str, to: str) -> None:
-        raise PflOpsError(f"run {run_id} has no artifact '{path}'")
+    def download(self, run: RunInfo, path: str, to: str) -> None:
+        raise PflOpsError(f"run {run.run_id} has no artifact '{path}'")
 
 
 @pytest.fixture

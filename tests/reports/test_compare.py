@@ -47,7 +47,7 @@ from pfl_ops.reports.pages.document import Document, Picture, Table, Text
 from pfl_ops.reports.pages.html import to_html
 from pfl_ops.results import SUMMED
 from pfl_ops.results import Result as FinishedRun
-from pfl_ops.tracking import Store
+from pfl_ops.tracking import RunInfo, Store
 from pfl_ops.tracking.runs.finished import choice_tag
 
 SEEDS = {"fliu": (0.6, 0.7, 0.8), "fedavg": (0.59, 0.68, 0.77), "ditto": (0.3, 0.4)}
@@ -1505,9 +1505,9 @@ def test_a_damaged_table_of_clients_is_one_line_and_left_out(
 ) -> None:
     damaged = store.kept[1]
 
-    def download(run_id: str, path: str, to: str) -> Path:
+    def download(run: RunInfo, path: str, to: str) -> Path:
         file = Path(to, path)
-        (damage if run_id == damaged.run_id else whole_table)(file)
+        (damage if run.run_id == damaged.run_id else whole_table)(file)
         return file
 
     monkeypatch.setattr(store, "download", download)

@@ -53,7 +53,7 @@ class TrackedRun:
         """
         with self._open() as store, scratch() as folder:
             try:
-                return Experiment.from_yaml(store.download(self.info.run_id, "config.yaml", folder))
+                return Experiment.from_yaml(store.download(self.info, "config.yaml", folder))
             except PflOpsError:
                 return experiment_of(self.info.params)
 
@@ -74,7 +74,7 @@ class TrackedRun:
             return pd.DataFrame(columns=list(CLIENT_COLUMNS))
         try:
             with self._open() as store, scratch() as folder:
-                table = pd.read_parquet(store.download(self.info.run_id, CLIENTS, folder))
+                table = pd.read_parquet(store.download(self.info, CLIENTS, folder))
             lost = [name for name in CLIENT_COLUMNS if name not in table]
             if lost:
                 raise ValueError(f"it has no column {', '.join(lost)}")
@@ -114,7 +114,7 @@ class TrackedRun:
         from safetensors.torch import load_file
 
         with self._open() as store, scratch() as folder:
-            for path in sorted(store.download(self.info.run_id, "models", folder).glob("*.safetensors")):
+            for path in sorted(store.download(self.info, "models", folder).glob("*.safetensors")):
                 yield path.name, load_file(path)
 
     @property
@@ -155,7 +155,7 @@ def result_of(run: RunInfo, store: Store, study: str | None = None) -> Result:
 def read_ahead(store: Store, run: Result, metrics: Collection[str]) -> Result:
     """Return a tracked run with the rounds of these metrics in memory, and of costs whose sums it does not have.
 
-    Short keys (`Result.key`) are its own. Read for what is compared and no more: MLflow is asked once for each key.
+    Short keys (`Result.key`) are its own. Read for what is compared and no more: a server is asked once for each key.
     """
     costs = {key for key in SUMMED if f"{TOTAL}{key}" not in run.metrics}
     wanted = {*map(run.key, metrics), *costs}

@@ -37,7 +37,7 @@ from pfl_ops.tracking.sending.sender import IDENTITY, PARENT, SUPERSEDED, Sender
 from pfl_ops.tracking.spools import outbox, requests
 from pfl_ops.tracking.spools.journal import Header, identity_key, key
 from pfl_ops.tracking.spools.spool import Spool
-from pfl_ops.tracking.target.mlflow_private import StoredRun, read_runs
+from pfl_ops.tracking.target.mlflow_private import StoredRun, download, read_history, read_runs
 from pfl_ops.tracking.target.schema import other_version
 
 log = logging.getLogger("pfl_ops.tracking")
@@ -55,6 +55,7 @@ class RunInfo:
         metrics: the last value of each.
         start, end: ms since the epoch; end is None while it runs.
         experiment_id: MLflow's, of `experiment`.
+        artifacts: address of the folder of its artifacts.
     """
 
     run_id: str
@@ -69,6 +70,7 @@ class RunInfo:
     start: int
     end: int | None
     experiment_id: str = ""
+    artifacts: str = ""
 
 
 @dataclass(frozen=True)
@@ -382,21 +384,26 @@ class Store:
         """Metrics of a run: one row a round, one column a metric, NaN where a round has no value.
 
         Args:
-            keys: which; none: all. MLflow is asked once for each, so a few of many are read that much faster. One that
-                the run does not have gives a column without values.
+            keys: which; none: all. A server is asked once for each, so a few of many are read that much faster. One
+                that the run does not have gives a column without values.
         """
         with self._asking():
-            wanted = self._sender.client.get_run(run_id).data.metrics if keys is None else set(keys)
-            columns = {
-                key: {point.step: point.value for point in self._sender.client.get_metric_history(run_id, key)}
-                for key in sorted(wanted)
-            }
+            wanted = sorted(self._sender.client.get_run(run_id).data.metrics if keys is None else set(keys))
+            columns: dict[str, dict[int, float]] = {key: {} for key in wanted}
+            if self.target.server:
+                for key in wanted:
+                    points = self._sender.client.get_metric_history(run_id, key)
+                    columns[key] = {point.step: point.value for point in points}
+            else:
+                for key, step, value in read_history(self.target.uri, run_id, wanted):
+                    columns[key][step] = value
         return pd.DataFrame(columns, dtype=float).sort_index().rename_axis("round")
 
-    def download(self, run_id: str, path: str, to: Path | str | None = None) -> Path:
+    def download(self, run: RunInfo | str, path: str, to: Path | str | None = None) -> Path:
         """Return the local path of a run's artifact, file or folder.
 
         Args:
+            run: or its id, by which MLflow has to find it once more.
             path: where it is in the run's artifacts.
             to: folder that it is put into; none: a temporary one, which goes when the store is closed.
         Raises:
@@ -405,11 +412,12 @@ class Store:
         into = Path(to) if to else self._downloads.enter_context(scratch())
         into.mkdir(parents=True, exist_ok=True)
         with self._asking():
-            self._sender.client.get_run(run_id)
+            place = self._sender.client.get_run(run).info.artifact_uri if isinstance(run, str) else run.artifacts
             try:
-                return Path(self._sender.client.download_artifacts(run_id, path, str(into)))
+                return Path(download(place, path, str(into), self.target.uri))
             except Exception as error:
-                raise PflOpsError(f"run {run_id} has no artifact '{path}' that can be read ({error})") from error
+                name = run if isinstance(run, str) else run.run_id
+                raise PflOpsError(f"run {name} has no artifact '{path}' that can be read ({error})") from error
 
     def close(self, patience: float = 30.0) -> bool:
         """Wait for what is being sent, then let go of everything; returns whether all was delivered."""
@@ -489,6 +497,7 @@ def _stored(run: MlflowRun) -> StoredRun:
         dict(data.tags),
         dict(data.params),
         dict(data.metrics),
+        info.artifact_uri,
     )
 
 
@@ -506,4 +515,5 @@ def _info(run: StoredRun, experiment: str) -> RunInfo:
         start=run.start,
         end=run.end,
         experiment_id=run.experiment_id,
+        artifacts=run.artifacts,
     )

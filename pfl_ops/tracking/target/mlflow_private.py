@@ -2,7 +2,7 @@
 
 import sys
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +15,7 @@ class StoredRun:
     """A run as MLflow's database has it; `end` is None while it runs.
 
     Attributes:
-        metrics: the last value of each. start, end: ms since the epoch.
+        metrics: the last value of each. start, end: ms since the epoch. artifacts: address of their folder.
     """
 
     run_id: str
@@ -27,6 +27,7 @@ class StoredRun:
     tags: dict[str, str]
     params: dict[str, str]
     metrics: dict[str, float]
+    artifacts: str
 
 
 def read_runs(address: str, experiments: Sequence[str]) -> list[StoredRun]:
@@ -46,7 +47,9 @@ def read_runs(address: str, experiments: Sequence[str]) -> list[StoredRun]:
     wanted = (SqlRun.experiment_id.in_([int(i) for i in experiments]), SqlRun.lifecycle_stage == "active")
     columns = (SqlRun.run_uuid, SqlRun.name, SqlRun.experiment_id, SqlRun.status, SqlRun.start_time, SqlRun.end_time)
     with _get_store(address).ManagedSessionMaker() as session:
-        runs = session.execute(select(*columns).where(*wanted).order_by(SqlRun.start_time, SqlRun.run_uuid)).all()
+        runs = session.execute(
+            select(*columns, SqlRun.artifact_uri).where(*wanted).order_by(SqlRun.start_time, SqlRun.run_uuid)
+        ).all()
 
         def read(table: Any, *is_nan: Any) -> dict[str, dict[str, Any]]:
             ids = select(SqlRun.run_uuid).where(*wanted)
@@ -59,9 +62,41 @@ def read_runs(address: str, experiments: Sequence[str]) -> list[StoredRun]:
         tags, params = read(SqlTag), read(SqlParam)
         metrics = read(SqlLatestMetric, SqlLatestMetric.is_nan)
     return [
-        StoredRun(run, name, str(place), status, start, end, tags[run], params[run], metrics[run])
-        for run, name, place, status, start, end in runs
+        StoredRun(run, name, str(place), status, start, end, tags[run], params[run], metrics[run], artifacts)
+        for run, name, place, status, start, end, artifacts in runs
     ]
+
+
+def read_history(address: str, run_id: str, keys: Collection[str]) -> list[tuple[str, int, float]]:
+    """Read metrics of a run in one query: (key, step, value), those of a key in the order of MLflow's own history.
+
+    Args:
+        address: of the database. keys: which metrics.
+    Raises:
+        MlflowException: the database can't be read.
+    """
+    from mlflow.store.tracking.dbmodels.models import SqlMetric
+    from mlflow.tracking._tracking_service.utils import _get_store
+    from sqlalchemy import select
+
+    found = (
+        select(SqlMetric.key, SqlMetric.step, SqlMetric.value, SqlMetric.is_nan)
+        .where(SqlMetric.run_uuid == run_id, SqlMetric.key.in_(keys))
+        .order_by(SqlMetric.timestamp, SqlMetric.step, SqlMetric.value)
+    )
+    with _get_store(address).ManagedSessionMaker() as session:
+        return [(key, step, float("nan") if nan else value) for key, step, value, nan in session.execute(found)]
+
+
+def download(artifacts: str, path: str, into: str, tracking_uri: str) -> str:
+    """Return the local path of an artifact below a run's `artifacts`, without asking for the run once more.
+
+    Raises:
+        MlflowException: there is none, or the server does not answer; OSError: it can't be read or written.
+    """
+    from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
+
+    return str(get_artifact_repository(artifacts, tracking_uri=tracking_uri).download_artifacts(path, dst_path=into))
 
 
 def make_tables(address: str, artifacts: str) -> None:
