@@ -23,6 +23,7 @@ Values: TypeAlias = dict[int, float]
 """Seed -> value, as tracked: accuracies as fractions, traffic in bytes."""
 
 TARGETED = "local/mean"  # metric of a target, unless one is named
+PARTLY_SCORED = "Rounds in which only some of the repetitions were scored are left out."
 LEVEL = 0.05  # corrected p below which two lines differ
 EQUAL = 9  # decimals in which tied means agree
 
@@ -93,6 +94,20 @@ class Line:
         """A metric over rounds, a column a seed; without columns if no run has it."""
         curves = {run.seed: run.by_round(metric) for run in (() if self.diverged else self.runs)}
         return pd.DataFrame({seed: pd.Series(curve) for seed, curve in curves.items() if curve}).sort_index()
+
+    def shared_curve(self, metric: str) -> pd.DataFrame:
+        """A metric over the rounds in which all repetitions that have it were scored, a column a seed.
+
+        Of a cohort at L2, others may be scored in each round of each seed, or none. A mean over other seeds in every
+        round would jump with them. If there are fewer than two such rounds, all are there, with NaN.
+        """
+        table = self.curve(metric)
+        shared = table.dropna()
+        return shared if len(shared) > 1 else table
+
+    def is_partly_drawn(self, metric: str) -> bool:
+        """True if some repetitions have scores in rounds that `shared_curve` leaves out."""
+        return len(self.shared_curve(metric)) < len(self.curve(metric))
 
     def is_ranked(self, metric: str, at: At = "final") -> bool:
         """True if it takes part in the order by this metric: it is finished and has a value."""

@@ -22,7 +22,7 @@ class Summary:
     Args:
         x: places that have a value, in order [X]. values: all repetitions there [n, X].
         mean, std: over the repetitions that have a value [X]; std is that of a sample (n - 1), 0 where n is 1.
-        n: repetitions with any value.
+        n: repetitions with any value. least: of them, those at the place that has the fewest.
     """
 
     x: NDArray[np.float64]
@@ -30,6 +30,12 @@ class Summary:
     mean: NDArray[np.float64]
     std: NDArray[np.float64]
     n: int
+    least: int
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        """The fewest repetitions at a place, and all."""
+        return self.least, self.n
 
 
 def numbers(values: ArrayLike, what: str) -> NDArray[np.float64]:
@@ -75,7 +81,8 @@ def summary(name: str, band: Band) -> Summary:
         raise PflOpsError(f"'{name}': there is no value to draw")
     order = np.flatnonzero(there)[np.argsort(x[there], kind="stable")]
     mean, std = moments(values[:, order])
-    return Summary(x[order], values[:, order], mean, std, len(values))
+    least = int((~np.isnan(values[:, order])).sum(axis=0).min())
+    return Summary(x[order], values[:, order], mean, std, len(values), least)
 
 
 def summaries(series: Mapping[str, Band]) -> dict[str, Summary]:
@@ -89,10 +96,14 @@ def summaries(series: Mapping[str, Band]) -> dict[str, Summary]:
     return {name: summary(name, band) for name, band in series.items()}
 
 
-def repetitions(counts: Mapping[str, int]) -> tuple[str, dict[str, str]]:
-    """The remark on n for a picture, and each name as it is written: with its n where these differ."""
-    found = set(counts.values())
-    if len(found) == 1:
-        (n,) = found
-        return (f"mean ± standard deviation, n = {n}" if n > 1 else "n = 1"), {name: name for name in counts}
-    return "mean ± standard deviation, n each", {name: f"{name} (n = {n})" for name, n in counts.items()}
+def repetitions(counts: Mapping[str, tuple[int, int]]) -> tuple[str, dict[str, str]]:
+    """The remark on n for a picture, and each name as it is written: with its n where these differ.
+
+    Args:
+        counts: name -> the fewest repetitions at a place, and all.
+    """
+    found = {name: f"n = {low} to {high}" if low < high else f"n = {high}" for name, (low, high) in counts.items()}
+    if len(set(found.values())) == 1:
+        n = next(iter(found.values()))
+        return ("n = 1" if n == "n = 1" else f"mean ± standard deviation, {n}"), {name: name for name in counts}
+    return "mean ± standard deviation, n each", {name: f"{name} ({n})" for name, n in found.items()}

@@ -78,9 +78,9 @@ def scatter(
             within_shares(axes, [means[:, 1]], "y")
         axes.set(xlabel=xlabel, ylabel=ylabel)
         counts = [len(cloud) for cloud in clouds.values()]
-        note, names = repetitions(dict(zip(clouds, counts, strict=True)))
+        note, names = repetitions({name: (n, n) for name, n in zip(clouds, counts, strict=True)})
         if not legend and len(set(counts)) > 1:  # the names, with their n, are not in the picture
-            note = f"mean ± standard deviation, n = {min(counts)} to {max(counts)}"
+            note = repetitions({"": (min(counts), max(counts))})[0]
         remark(axes, note)
         line = _draw_front(axes, means[unbeaten]) if front else None
         style.headline(figure, title)

@@ -73,10 +73,7 @@ def bars(
             percent_axis(axes)
         axes.set_ylabel(ylabel)
         counts = [len(cell) for cell in cells.values()]
-        note = repetitions({"": counts[0]})[0]
-        if len(set(counts)) > 1:
-            note = f"mean ± standard deviation, n = {min(counts)} to {max(counts)}"
-        remark(axes, note)
+        remark(axes, repetitions({"": (min(counts), max(counts))})[0])
         patches = [
             Patch(facecolor=look.colour, edgecolor=shades.paper, hatch="////" if look.hollow else None)
             for look in seen.values()

@@ -51,7 +51,7 @@ def lines(
     found = summaries(series)
     seen = looks(found, colours)
     with style.style():
-        note, names = repetitions({name: one.n for name, one in found.items()})
+        note, names = repetitions({name: one.counts for name, one in found.items()})
         figure, axes = style.single(_width(names.values()), _height(len(found)))
         _draw_lines(axes, found, seen, marks=marks)
         if percent:
@@ -112,9 +112,8 @@ def panels(
             axes.set_ylabel(ylabel)
         for axes in places[len(found) :]:
             axes.remove()
-        counts = {f"{panel}/{name}": one.n for panel, series in found.items() for name, one in series.items()}
-        least, most = min(counts.values()), max(counts.values())
-        note = repetitions({"": most})[0] if least == most else f"mean ± standard deviation, n = {least} to {most}"
+        drawn = [one for series in found.values() for one in series.values()]
+        note = repetitions({"": (min(one.least for one in drawn), max(one.n for one in drawn))})[0]
         key_below(figure, [_handle(look) for look in seen.values()], list(seen), note)
         style.headline(figure, title)
     return figure
@@ -170,7 +169,7 @@ def over(
     seen = looks(found, colours)
     settings = np.unique(np.concatenate([one.x for one in found.values()]))
     with style.style():
-        note, names = repetitions({name: one.n for name, one in found.items()})
+        note, names = repetitions({name: one.counts for name, one in found.items()})
         figure, axes = style.single(_width(names.values()), _height(len(found)))
         dashes = _dashes(found)
         for name, one in found.items():

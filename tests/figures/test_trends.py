@@ -5,6 +5,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from matplotlib.text import Text
 
 from pfl_ops import figures
 from pfl_ops.errors import PflOpsError
@@ -78,6 +79,17 @@ def test_what_was_not_measured_is_left_out_of_mean_and_n():
     assert found.x.tolist() == [0, 2] and found.n == 2
     np.testing.assert_allclose(found.mean, [0.1, 0.6])
     np.testing.assert_allclose(found.std, [0.0, np.std([0.5, 0.7], ddof=1)])
+
+
+def test_n_that_differs_over_places_is_a_range():
+    """ "n = 3" was written of a mean over one repetition."""
+    some = [[0.1, NAN, 0.3], [0.1, NAN, 0.3], [0.1, 0.2, 0.3]]
+    axes = figures.lines({"fliu": (ROUNDS, some)}).axes[0]
+    assert axes.get_title(loc="right") == "mean ± standard deviation, n = 1 to 3"
+    axes = figures.over({"fliu": (ROUNDS, some), "apfl": (ROUNDS, THREE)}).axes[0]
+    assert texts(axes) == ["fliu (n = 1 to 3)", "apfl (n = 3)"]
+    figure = figures.panels({"PATH": {"fliu": (ROUNDS, some)}})
+    assert "mean ± standard deviation, n = 1 to 3" in [text.get_text() for text in figure.findobj(Text)]
 
 
 def test_names_stand_apart_beside_the_axes_in_the_order_of_the_ends():

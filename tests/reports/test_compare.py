@@ -1292,6 +1292,25 @@ def test_a_seed_that_diverged_is_counted_and_takes_the_mean(made: Any, shelf: An
     assert document(found)
 
 
+def test_curves_have_the_rounds_that_all_seeds_have(made: Any, shelf: Any) -> None:
+    """At L2 a cohort may have no scored client: round 1 of seed 0, round 2 of seed 1. The mean of round 1 was seed
+    1's value, 0.9, with "n = 2", and the line fell to 0.2 in round 2."""
+    nan = math.nan
+    runs = [made("fliu", seed) for seed in (0, 1)]
+    values = [0.1, nan, 0.2, 0.3], [0.1, 0.9, nan, 0.5]
+    curves = {
+        run.run_id: {"test/L1/local/mean": of, "test/L1/global/mean": [0.1] * 4}
+        for run, of in zip(runs, values, strict=True)
+    }
+    found = go(shelf(runs, curves), with_clients=False)
+    assert found.lines[0].shared_curve("local/mean").index.tolist() == [0, 3]
+    (picture,) = [one for one in document(found).each(Picture) if one.name == "curves"]
+    local, pooled = picture.draw().axes
+    assert local.lines[0].get_xdata().tolist() == [0, 3] and pooled.lines[0].get_xdata().tolist() == [0, 1, 2, 3]
+    assert local.lines[0].get_ydata().tolist() == pytest.approx([0.1, 0.4])
+    assert picture.caption.endswith("Rounds in which only some of the repetitions were scored are left out.")
+
+
 def test_a_line_of_which_a_seed_diverged_has_no_curves(store: Any) -> None:
     line = go(store, target=0.6).lines[0]
     assert line.rounds_to(0.6) and len(line.curve("local/mean").columns)

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from pfl_ops import metrics
-from pfl_ops.comparison import SUMMED, Line
+from pfl_ops.comparison import PARTLY_SCORED, SUMMED, Line
 from pfl_ops.reports.comparison.compare import Comparison, Group
 from pfl_ops.reports.numbers import target_title, title_of
 from pfl_ops.reports.pages.document import Panel, Picture
@@ -46,9 +46,11 @@ def pictures(c: Comparison, group: Group, name: Callable[[str], str]) -> Iterato
     curved = group.lines if c.with_curves else ()
     grid = {panel: bands for panel, key in shown.items() if (bands := _bands(curved, key))}
     if grid:
-        yield _curves(name("curves"), _over_rounds(grid.values()), grid, labels, colours, "round", True)
+        caption = f"{_over_rounds(grid.values())}{_left_out(curved, shown.values())}"
+        yield _curves(name("curves"), caption, grid, labels, colours, "round", True)
     if is_other and metric not in shown.values() and (bands := _in_unit(_bands(curved, metric), metric)):
         caption = _over_rounds([bands], f"{title}{' so far' if metric in SUMMED else ''}")
+        caption += _left_out(curved, [metric])
         yield _curves(name("metric"), caption, {title: bands}, labels, colours, "round", False, title)
     clouds = {line.label: cloud for line in group.lines if len(cloud := _cloud(line, c)) and not line.unfinished}
     if len(clouds) > 1:
@@ -79,11 +81,19 @@ def pictures(c: Comparison, group: Group, name: Callable[[str], str]) -> Iterato
 
 def _over_rounds(drawn: Iterable[Bands], what: str = "Accuracy") -> str:
     """The caption of curves; `drawn`: those of each panel."""
-    n = sorted({len(values) for bands in drawn for _, values in bands.values()})
+    there = [np.isfinite(values).sum(axis=0) for bands in drawn for _, values in bands.values()]
+    n = sorted({int(count) for counts in there for count in counts if count})
     if n == [1]:
         return f"{what} over rounds, one run each."
     repetitions = f"{n[0]} repetitions" if len(n) == 1 else f"{n[0]} to {n[-1]} repetitions"
     return f"{what} over rounds: means of {repetitions} in a band of ± their sample standard deviation."
+
+
+def _left_out(lines: Iterable[Line], drawn: Iterable[str]) -> str:
+    """Return a sentence if some repetitions have scores in rounds that are not drawn; "": all are."""
+    keys = [*drawn]
+    some = any(line.is_partly_drawn(key) for line in lines for key in keys)
+    return f" {PARTLY_SCORED}" if some else ""
 
 
 # -- curves ------------------------------------------------------------------------------------------------------------
@@ -200,7 +210,7 @@ def _rows(name: str, caption: str, values: Mapping[str, object], xlabel: str, pe
 
 def _bands(lines: Iterable[Line], metric: str) -> dict[str, Band]:
     """Label -> (rounds [R], values [n, R])."""
-    tables = {line.label: line.curve(metric) for line in lines}
+    tables = {line.label: line.shared_curve(metric) for line in lines}
     return {label: (table.index.tolist(), table.to_numpy().T) for label, table in tables.items() if table.size}
 
 
@@ -215,7 +225,7 @@ def _in_unit(bands: Bands, metric: str) -> dict[str, Band]:
 
 def _over_bytes(line: Line) -> Band | None:
     """(MiB so far, mean of the repetitions [R], Acc(L) [n, R])."""
-    table = line.curve("local/mean")
+    table = line.shared_curve("local/mean")
     sums = [run.history[[*BYTES]].sum(axis=1).cumsum() for run in line.runs]
     if not table.size or not line.cost(*BYTES):
         return None

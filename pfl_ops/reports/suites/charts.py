@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from pfl_ops import energy, figures
-from pfl_ops.comparison import Line
+from pfl_ops.comparison import PARTLY_SCORED, Line
 from pfl_ops.papers import Allocation, Bars, Cell, Curves, Energy, Exhibit, Over
 from pfl_ops.papers.exhibits import level_number
 from pfl_ops.papers.suite_run import SuiteRun
@@ -158,6 +158,9 @@ def _curves(run: SuiteRun, exhibit: Curves, name: str) -> Iterator[Picture]:
         draw = partial(figures.lines, grid[""], marks=marks[""], **axis)
     title = exhibit.caption or run.suite.title
     caption = f"{_sentence(title)} {MARKS}" if any(map(bool, marks.values())) else exhibit.caption
+    lines = (Line("", tuple(outcomes)) for cell in cells if (outcomes := run.outcomes.get(cell.name)))
+    if any(line.is_partly_drawn(exhibit.key) for line in lines):
+        caption = f"{caption or _sentence(title)} {PARTLY_SCORED}"
     alt = f"{ylabel} over rounds of {', '.join(dict.fromkeys(line for series in grid.values() for line in series))}"
     yield Picture(name, caption, draw, alt)
 
@@ -190,7 +193,7 @@ def _printed(run: SuiteRun, cell: Cell, exhibit: Curves) -> list[tuple[float, fl
 
 def _band(outcomes: Sequence[Result], key: str) -> figures.Band | None:
     """Rounds [R] and values [n, R]; None: no repetition has them."""
-    table = Line("", tuple(outcomes)).curve(key)
+    table = Line("", tuple(outcomes)).shared_curve(key)
     return (table.index.to_numpy(), table.to_numpy().T) if table.size else None
 
 
