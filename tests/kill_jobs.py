@@ -27,6 +27,7 @@ from pfl_ops.files import write_whole
 from pfl_ops.reports.pages.document import Document, Head, PageSection, Row, Table, TableCell
 from pfl_ops.reports.pages.write import write
 from pfl_ops.tracking import Store
+from pfl_ops.tuning.resources.resource_request import ResourceRequest
 from pfl_ops.tuning.session.begin import RUN, PreparedStudy, StudyOptions
 from pfl_ops.tuning.studies import study_database
 from pfl_ops.tuning.studies import study_storage as study_storages
@@ -214,10 +215,7 @@ class StudyBegins(Job):
         shutil.copy(template("studies.db"), folder / "studies.db")
 
     def work(self, folder: Path) -> None:
-        means = StudyOptions.of(
-            home=folder, storage=None, data_dir=None, cpus_per_trial=None, gpus_per_trial=None, concurrency=None,
-            execution=None, address=None, on_event=None,
-        )  # fmt: skip
+        means = StudyOptions.of(folder, None, None, ResourceRequest(), None, None, None)
         PreparedStudy(self.experiment, self.settings, "killed", 1).begin(means, resume=False)
 
     def outcome(self, folder: Path) -> dict[str, Any]:

@@ -40,7 +40,7 @@ from pfl_ops.tuning.findings.leaderboard import MethodStudy
 from pfl_ops.tuning.findings.presented import trials_view
 from pfl_ops.tuning.findings.show import watching
 from pfl_ops.tuning.findings.study import Study
-from pfl_ops.tuning.resources.resource_request import Amount
+from pfl_ops.tuning.resources.resource_request import Amount, ResourceRequest
 from pfl_ops.tuning.session.begin import PreparedStudy, StudyOptions, check, readable
 from pfl_ops.tuning.session.events import Event, OnEvent
 from pfl_ops.tuning.session.session import StudyInterrupted
@@ -179,17 +179,8 @@ def benchmark(
     check(final_repetitions, name)
     check_seeds(seeds_per_trial)
     limits = StudyLimits(trials, hours, samples, terminate, confirm, confirm_top)
-    means = StudyOptions.of(
-        home=home,
-        storage=storage,
-        data_dir=data_dir,
-        cpus_per_trial=cpus_per_trial,
-        gpus_per_trial=gpus_per_trial,
-        concurrency=concurrency,
-        execution=execution,
-        address=address,
-        on_event=on_event,
-    )
+    asked = ResourceRequest.of(cpus_per_trial, gpus_per_trial, concurrency)
+    means = StudyOptions.of(home, storage, data_dir, asked, execution, address, on_event)
     plans = benchmark_plans(
         experiments,
         studies=means.studies,

@@ -27,7 +27,7 @@ from pfl_ops.tuning.findings import leaderboard, presented
 from pfl_ops.tuning.findings.pictures import Pictures
 from pfl_ops.tuning.findings.show import watching
 from pfl_ops.tuning.findings.study import Study, picture
-from pfl_ops.tuning.resources.resource_request import Amount
+from pfl_ops.tuning.resources.resource_request import Amount, ResourceRequest
 from pfl_ops.tuning.session.baselines import scales_of
 from pfl_ops.tuning.session.begin import RUN, PreparedStudy, StudyOptions, check, existing, readable, recorded_settings
 from pfl_ops.tuning.session.events import OnEvent
@@ -158,17 +158,8 @@ def tune(
     environments = names_given(environments, "environments")
     held_out = names_given(held_out, "held_out")
     check_environments(environments, vary, held_out, aggregate)
-    means = StudyOptions.of(
-        home=home,
-        storage=storage,
-        data_dir=data_dir,
-        cpus_per_trial=cpus_per_trial,
-        gpus_per_trial=gpus_per_trial,
-        concurrency=concurrency,
-        execution=execution,
-        address=address,
-        on_event=on_event,
-    )
+    asked = ResourceRequest.of(cpus_per_trial, gpus_per_trial, concurrency)
+    means = StudyOptions.of(home, storage, data_dir, asked, execution, address, on_event)
     warm: WarmStart | None = None
     if experiment is not None:
         settings = Settings.of(

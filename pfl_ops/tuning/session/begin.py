@@ -19,7 +19,7 @@ from pfl_ops.jobs.plugins import check_shared
 from pfl_ops.registry import plugins
 from pfl_ops.section import check_last_seed
 from pfl_ops.tracking import WorkFolder
-from pfl_ops.tuning.resources.resource_request import Amount, ResourceRequest, check_request
+from pfl_ops.tuning.resources.resource_request import ResourceRequest, check_request
 from pfl_ops.tuning.session.events import Event, OnEvent
 from pfl_ops.tuning.studies import study_database
 from pfl_ops.tuning.studies.budget import StudyLimits, spent, trials_done
@@ -51,19 +51,16 @@ class StudyOptions:
     @classmethod
     def of(
         cls,
-        *,
         home: str | Path | None,
         storage: str | None,
         data_dir: str | None,
-        cpus_per_trial: Amount,
-        gpus_per_trial: Amount,
-        concurrency: int | None,
+        asked: ResourceRequest,
         execution: Execution | None,
         address: str | None,
         on_event: OnEvent | None,
     ) -> "StudyOptions":
         """Checked; a database for studies is made if there is none."""
-        asked, how = ResourceRequest.of(cpus_per_trial, gpus_per_trial, concurrency), execution or Execution()
+        how = execution or Execution()
         check_request(asked, how.device, address)
         place = WorkFolder.open(home)
         studies = stored(storage, place)
