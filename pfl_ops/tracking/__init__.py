@@ -57,14 +57,4 @@ def __getattr__(name: str) -> Any:
     return getattr(import_module(f"pfl_ops.tracking.{_WHERE[name]}"), name)
 
 
-__all__ = [
-    "Run",
-    "RunInfo",
-    "Store",
-    "TrackingTarget",
-    "WorkFolder",
-    "newest_pages",
-    "provenance",
-    "settle_runs",
-    "ui_command",
-]
+__all__ = ["TrackingTarget", "WorkFolder", "provenance", *_WHERE]

@@ -54,16 +54,4 @@ def __getattr__(name: str) -> Any:
     return getattr(import_module(f"pfl_ops.tuning.{_WHERE[name]}"), name)
 
 
-__all__ = [
-    "Event",
-    "Reproduced",
-    "Settings",
-    "Study",
-    "StudyInterrupted",
-    "StudyProgress",
-    "plan",
-    "recorded",
-    "reproduce",
-    "started_from",
-    "tune",
-]
+__all__ = list(_WHERE)
