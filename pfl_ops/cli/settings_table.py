@@ -2,9 +2,8 @@
 
 from collections.abc import Iterator
 
-from pfl_ops.cli.show import ShownRow, rows_of, value_text
+from pfl_ops.cli.show import ShownRow, rows_of
 from pfl_ops.config.experiment import Experiment
-from pfl_ops.config.fields import AllowedValues, Kinds, node
 from pfl_ops.data.partition import Scheme
 from pfl_ops.models import ModelSection
 from pfl_ops.section import Section
@@ -43,22 +42,10 @@ def _names(path: str) -> tuple[str, ...]:
 
 def _rows() -> Iterator[ShownRow]:
     for name, info in Experiment.model_fields.items():
-        inside = node(info)
         if name in NAMED:
             tag, default, see, shared = NAMED[name]
             yield ShownRow(f"{name}.{tag}", "", default, see, "", info.description or "")
             if shared is not None:
                 yield from rows_of(shared, f"{name}.", skip=frozenset({tag}))
-        elif isinstance(inside, Kinds):
-            kinds = AllowedValues("choice", choices=tuple(inside.names()))
-            yield ShownRow(f"{name}.{inside.tag}", "", inside.default or "needed", kinds, "", info.description or "")
-            own = frozenset({inside.tag}) | inside.shared
-            first = inside.get(inside.names()[0])
-            yield from rows_of(first, f"{name}.", skip=frozenset(first.model_fields) - inside.shared)
-            for kind in inside.names():
-                yield from rows_of(inside.get(kind), f"{name}.", kind, own)
-        elif inside is not None:
-            yield from rows_of(inside, f"{name}.")
         else:
-            default = value_text(info.get_default(call_default_factory=True))
-            yield ShownRow(name, info.title or "", default, AllowedValues.of(info), "", info.description or "")
+            yield from rows_of(Experiment, "", skip=frozenset(Experiment.model_fields) - {name})

@@ -174,16 +174,12 @@ def rows_of(
             yield ShownRow(path, info.title or "", shown, AllowedValues.of(info), when, info.description or "")
         elif isinstance(inside, Kinds):
             kinds = AllowedValues("choice", choices=tuple(inside.names()))
-            yield ShownRow(
-                f"{path}.{inside.tag}",
-                info.title or "",
-                inside.default or "needed",
-                kinds,
-                when,
-                info.description or "",
-            )
+            tag, default = f"{path}.{inside.tag}", inside.default or "needed"
+            yield ShownRow(tag, info.title or "", default, kinds, when, info.description or "")
+            first = inside.get(inside.names()[0])
+            yield from rows_of(first, f"{path}.", when, frozenset(first.model_fields) - inside.shared)
             for kind in inside.names():
-                yield from rows_of(inside.get(kind), f"{path}.", kind, frozenset({inside.tag}))
+                yield from rows_of(inside.get(kind), f"{path}.", kind, inside.shared | {inside.tag})
         else:
             yield from rows_of(inside, f"{path}.", when)
 
