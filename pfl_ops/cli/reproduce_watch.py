@@ -1,7 +1,7 @@
 """The progress of `pfl-ops reproduce` on the terminal."""
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from rich.console import RenderableType
 from rich.progress_bar import ProgressBar
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 BAR_COLUMNS = 24
 
 
-class ReproduceProgress:
+class ReproduceProgress(live.Drawing):
     """Progress while cells run: bars on a terminal, plain lines elsewhere.
 
     Args:
@@ -29,18 +29,12 @@ class ReproduceProgress:
         self.console = err()
         self.told = out() if dry_run else self.console
         self.again = "" if dry_run else "; the reports are written again"
-        self.picture: live.TerminalPicture | live.NotebookPicture | None = None
         self.began = time.monotonic()
         self.done = self.wanted = 0
         self.running: dict[str, tuple[str, int, int]] = {}  # job's hash -> name, rounds done, rounds
 
-    def __enter__(self) -> "ReproduceProgress":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self.picture:
-            self.picture.stop()
-            self.picture = None
+    def __enter__(self) -> Self:
+        return self  # drawn once runs begin
 
     def __call__(self, event: "CellEvent") -> None:
         """Show an event: a line, or the picture drawn again."""

@@ -5,7 +5,7 @@ import sys
 import time
 from collections.abc import Callable
 from importlib import import_module
-from typing import TextIO
+from typing import Self, TextIO
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -113,6 +113,32 @@ def picture(draw: Draw, console: Console, transient: bool = False) -> TerminalPi
     if in_notebook():
         return NotebookPicture(draw)
     return TerminalPicture(draw, console, transient) if console.is_terminal else None
+
+
+class Drawing:
+    """Progress that is drawn again in place, within `with`.
+
+    Attributes:
+        console: where.
+        picture: None: it is not drawn now, or `picture` says that it can't be.
+        transient: True if it is removed at the end.
+    """
+
+    console: Console
+    picture: TerminalPicture | NotebookPicture | None = None
+    transient = False
+
+    def __enter__(self) -> Self:
+        self.picture = picture(self._draw, self.console, self.transient)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.picture:
+            self.picture.stop()
+            self.picture = None
+
+    def _draw(self) -> RenderableType:
+        raise NotImplementedError
 
 
 def say(console: Console, line: str) -> None:

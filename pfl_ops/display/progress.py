@@ -4,7 +4,6 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from types import TracebackType
 from typing import TYPE_CHECKING, Self, TextIO
 
 from rich.console import Group, RenderableType
@@ -28,7 +27,7 @@ WAITS = "starts"  # of a run without a round
 MOST_LINES = 16  # of several runs, the last ones that have begun
 
 
-class RunProgress:
+class RunProgress(live.Drawing):
     """The progress of one run, fed with its records, within `with`.
 
     Args:
@@ -49,7 +48,6 @@ class RunProgress:
         self.began = time.time()
         self.first: tuple[int, float] | None = None  # round and time of the first new record: the rate's start
         self.finished, self.now = 0, WAITS
-        self.picture: live.TerminalPicture | live.NotebookPicture | None = None
 
     @classmethod
     def of(cls, experiment: "Experiment", stream: TextIO | None = None) -> Self:
@@ -57,17 +55,6 @@ class RunProgress:
         split = "val" if experiment.evaluation.split == "validation" else "test"
         title, own_stage = f"{experiment.label} seed {experiment.seed}", experiment.algorithm.own_stage
         return cls(title, experiment.training.rounds, split, stream, own_stage)
-
-    def __enter__(self) -> Self:
-        self.picture = live.picture(self._draw, self.console)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self.picture:
-            self.picture.stop()
-            self.picture = None
 
     def record(self, record: "Record") -> None:
         """Show a finished round. Records read back from a checkpoint are shown once, as the point where it goes on."""
@@ -108,13 +95,12 @@ class RunProgress:
         return row
 
 
-class SeveralProgress:
+class SeveralProgress(live.Drawing):
     """The progress of several repetitions at once: a line of each, within `with`."""
 
     def __init__(self, runs: "Mapping[int, RunProgress]") -> None:
         self.runs = runs
         self.console = next(iter(runs.values())).console
-        self.picture: live.TerminalPicture | live.NotebookPicture | None = None
 
     @classmethod
     def of(cls, experiment: "Experiment", stream: TextIO | None = None) -> Self:
@@ -123,14 +109,13 @@ class SeveralProgress:
         return cls({one.seed: RunProgress.of(one, stream) for one in each})
 
     def __enter__(self) -> Self:
-        self.picture = live.picture(self._draw, self.console)
+        super().__enter__()
         for run in self.runs.values():
             run.picture = self.picture
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self.picture:
-            self.picture.stop()
+        super().__exit__()
         for run in self.runs.values():
             run.picture = None
 

@@ -71,7 +71,7 @@ def test_a_live_table_in_a_terminal(n, expected):
         for event in EVENTS[:n]:
             show(event)
         plain = Console(width=100, file=io.StringIO(), record=True)
-        plain.print(show._picture())
+        plain.print(show._draw())
         text = plain.export_text()
     for part in expected:
         assert part in text
@@ -101,7 +101,7 @@ def test_rounds_of_a_test_run_are_shown_live_and_fill_no_log(event, line, live):
     assert show.line(event) == line
     show.last = event
     plain = Console(width=100, file=io.StringIO(), record=True)
-    plain.print(show._picture())
+    plain.print(show._draw())
     assert live in plain.export_text()
 
 

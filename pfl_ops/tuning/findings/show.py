@@ -18,30 +18,22 @@ from pfl_ops.units import in_words
 LINES = 6  # trials shown: those that run, and the latest that ended
 
 
-class StudyProgress:
+class StudyProgress(live.Drawing):
     """Draws the events of a study; give it to `tune` as `on_event`, within `with`.
 
     Args:
         stream: where to; standard error, so that results alone are on standard output.
     """
 
+    transient = True
+
     def __init__(self, stream: TextIO | None = None) -> None:
         self.console = live.console(stream)
-        self.live: live.TerminalPicture | live.NotebookPicture | None = None
         self.begun = time.monotonic()
         self.last: Event | None = None
         self.best = ""
         self.running: dict[int, Event] = {}
         self.ended: dict[int, Event] = {}
-
-    def __enter__(self) -> "StudyProgress":
-        self.live = live.picture(self._picture, self.console, transient=True)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self.live:
-            self.live.stop()
-            self.live = None
 
     def __call__(self, event: Event) -> None:
         if self.last and event.study != self.last.study:
@@ -55,13 +47,13 @@ class StudyProgress:
             self.running.pop(event.trial, None)
             self.ended[event.trial] = event
         lasting = event.kind in ("packing", "study", "confirmed", "ended")  # stays above the live table, too
-        line = self.line(event) if lasting or not self.live else ""
-        if line and self.live:
-            self.live.print(line)
+        line = self.line(event) if lasting or not self.picture else ""
+        if line and self.picture:
+            self.picture.print(line)
         elif line:
             live.say(self.console, line)
-        elif self.live:
-            self.live.update()
+        elif self.picture:
+            self.picture.update()
 
     def line(self, event: Event) -> str:
         """The event as one line; "" for those that say too little for one."""
@@ -93,7 +85,7 @@ class StudyProgress:
     def _count(self, event: Event) -> str:
         return f"{done_of(event.done, event.wanted)} done, {len(self.running)} running{self.best}"
 
-    def _picture(self) -> RenderableType:
+    def _draw(self) -> RenderableType:
         if self.last is None:
             return Text("starting ...")
         minutes, seconds = divmod(int(time.monotonic() - self.begun), 60)
