@@ -127,17 +127,13 @@ def counts_table(counts: "np.ndarray") -> "Table":
     Args:
         counts: samples of each client and class, int [K, L].
     """
-    from rich.table import Table
+    from pfl_ops.cli.live import plain_table
 
-    table = Table(box=None, pad_edge=False)
     if len(counts) > MANY_CLIENTS:
-        return _quantiles(counts, table)
-    table.add_column("client", justify="right")
-    table.add_column("samples", justify="right")
+        return _quantiles(counts)
     many = counts.shape[1] > MANY_CLASSES
     heads = ["classes", "largest class", "its share"] if many else [f"c{label}" for label in range(counts.shape[1])]
-    for head in heads:
-        table.add_column(head, justify="right")
+    table = plain_table(numbers=["client", "samples", *heads])
     rows = [(str(k), row) for k, row in enumerate(counts)]
     for name, row in [*rows, ("all", counts.sum(axis=0))]:
         n = int(row.sum())
@@ -150,19 +146,19 @@ def counts_table(counts: "np.ndarray") -> "Table":
     return table
 
 
-def _quantiles(counts: "np.ndarray", table: "Table") -> "Table":
-    """Add a row for each quantile over clients, each column sorted by itself: samples, classes, largest class's share.
+def _quantiles(counts: "np.ndarray") -> "Table":
+    """A row for each quantile over clients, each column sorted by itself: samples, classes, largest class's share.
 
     Args:
         counts: samples of each client and class, int [K, L].
-        table: without columns.
     """
     import numpy as np
 
+    from pfl_ops.cli.live import plain_table
+
     samples, classes = counts.sum(axis=1), (counts > 0).sum(axis=1)
     share = counts.max(axis=1) / np.maximum(samples, 1)
-    for head in ("clients", "samples", "classes", "largest class"):
-        table.add_column(head, justify="right")
+    table = plain_table(numbers=["clients", "samples", "classes", "largest class"])
     for at, name in ((0, "least"), (0.1, "10 %"), (0.5, "median"), (0.9, "90 %"), (1, "most")):
         n, of, largest = (np.quantile(values, at) for values in (samples, classes, share))
         table.add_row(name, f"{n:,.0f}", f"{of:.0f}", f"{largest:.0%}")

@@ -1,9 +1,9 @@
-"""Tables at the end of a command: scores of runs, trials of a study."""
+"""Tables on the terminal: scores of runs, trials of a study."""
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, Any
 
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from pfl_ops.cli.output import say
@@ -20,6 +20,18 @@ def print_scores(console: "Console", results: "Sequence[Result]", split: str) ->
     console.print(drawn(tables.scores(results, split)))
     for note in tables.score_notes(results, split):
         say(console, note)
+
+
+def plain_table(*words: str, numbers: Sequence[str] = (), no_wrap: Collection[str] = (), **settings: Any) -> Table:
+    """Return a table without lines and rows.
+
+    Args:
+        words: heads of columns on the left. numbers: of those on the right, flush right.
+        no_wrap: heads of the columns that take one line. settings: others of `Table`.
+    """
+    left = [Column(head, no_wrap=head in no_wrap) for head in words]
+    right = [Column(head, justify="right", no_wrap=head in no_wrap) for head in numbers]
+    return Table(*left, *right, box=None, pad_edge=False, **settings)
 
 
 def drawn(rows: tables.TableRows) -> Table:

@@ -418,13 +418,10 @@ def _chosen(
 
 
 def _list(chosen: "list[tuple[Suite, tuple[Cell, ...]]]") -> None:
-    from rich.table import Table
+    from pfl_ops.cli.live import plain_table
 
-    table = Table(box=None, pad_edge=False)
-    for title, justify in (("suite", "left"), ("shows", "left"), ("cells", "right"), ("n", "right")):
-        table.add_column(title, justify=justify, no_wrap=title != "shows")  # type: ignore[arg-type]
-    for title in ("published", "claims"):
-        table.add_column(title, justify="right")
+    counts = ("cells", "n", "published", "claims")
+    table = plain_table("suite", "shows", numbers=counts, no_wrap=("suite", "cells", "n"))
     for suite, _ in chosen:
         n = suite.repetitions if suite.states_repetitions else f"({suite.repetitions})"
         numbers = (len(suite.cells), n, len(suite.published) or "–", len(suite.claims) or "–")

@@ -5,8 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.table import Table
-
+from pfl_ops.cli.live import plain_table
 from pfl_ops.cli.output import out, say
 from pfl_ops.errors import PflOpsError, count
 from pfl_ops.papers import all_suites, results_files
@@ -37,10 +36,8 @@ def show_results(
         folder: of the reports. planned: by the call without names and scale. data_dir: where the data lie.
     """
     console = out()
-    table = Table(box=None, pad_edge=False)
-    table.add_column("suite", no_wrap=True)
-    for title in ("cells run", "failed", "claims hold", "do not", "undecided", "not run", "not judged", "derived"):
-        table.add_column(title, justify="right")
+    numbers = ("cells run", "failed", "claims hold", "do not", "undecided", "not run", "not judged", "derived")
+    table = plain_table("suite", numbers=numbers, no_wrap=("suite",))
     order = [one.suite.name for one in done]
     summaries = sorted(summaries, key=lambda summary: order.index(summary.suite))
     for summary in summaries:
@@ -82,11 +79,8 @@ def _show_claims(summaries: "list[SuiteSummary]") -> None:
     ]  # fmt: skip
     if not 0 < len(judged) <= MOST_CLAIMS:
         return
-    table = Table(box=None, pad_edge=False)
-    for title in ("suite", "claim", "in the paper's numbers", "in ours"):
-        table.add_column(title, no_wrap=title == "suite")
-    for title in ("n", "e for", "e against", "seeds to decide"):
-        table.add_column(title, justify="right")
+    words = ("suite", "claim", "in the paper's numbers", "in ours")
+    table = plain_table(*words, numbers=("n", "e for", "e against", "seeds to decide"), no_wrap=("suite",))
     for one, claim in judged:
         decided = claim.ours in ("holds", "does not hold")
         seeds = str(claim.seeds) if decided else f"about {claim.seeds}" if claim.seeds and claim.n > 1 else "?"
@@ -113,11 +107,9 @@ def _show_kept(folder: Path, data_dir: str | None) -> None:
         )
     if not kept:
         return
-    table = Table(box=None, pad_edge=False)
-    for title in ("kept results", "scale"):
-        table.add_column(title, no_wrap=True)
-    for title in ("runs", "seeds a cell", "claims hold", "do not", "undecided", "derived"):
-        table.add_column(title, justify="right")
+    words = ("kept results", "scale")
+    numbers = ("runs", "seeds a cell", "claims hold", "do not", "undecided", "derived")
+    table = plain_table(*words, numbers=numbers, no_wrap=words)
     for one in kept:
         counts = [len(each) for each in one.outcomes.values()]
         ours, derived = (Counter(verdicts.in_ours(one, derived=derived)) for derived in (False, True))

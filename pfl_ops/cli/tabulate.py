@@ -246,12 +246,11 @@ def _one_of(flag: str, given: str | None, allowed: tuple[Any, ...]) -> Any:
 
 
 def _table(rows: "list[Regret]") -> "Table":
-    from rich.table import Table
+    from pfl_ops.cli.live import plain_table
 
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), title="mean regret on test data [95 % interval]")
-    table.add_column("")
-    for head in ("studies", "first pick", "confirmed", "best value, equal samples", "difference", "changed"):
-        table.add_column(head, justify="right")
+    heads = ("studies", "first pick", "confirmed", "best value, equal samples", "difference", "changed")
+    title = "mean regret on test data [95 % interval]"
+    table = plain_table("", numbers=heads, padding=(0, 2, 0, 0), title=title)
     for row in rows:
         cells = [_cell(one) for one in (row.first, row.confirm, row.argmax, row.difference)]
         table.add_row(row.label, str(row.n), *cells, f"{100 * row.changed:.0f} %")
