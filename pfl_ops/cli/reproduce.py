@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from pfl_ops.federation.settings import Execution
     from pfl_ops.papers import Cell, KeptRuns, ScaleName, Suite
     from pfl_ops.papers.rules import ChoiceScale
     from pfl_ops.reports.suites.suites import SuiteSummary
@@ -170,7 +169,8 @@ def reproduce(
         at = size if scale else "full"
         if at == "smoke":
             raise PflOpsError("--choose tunes the experiments of scale full, or of --scale medium or small")
-        _choose(chosen[0][0], at, choose, concurrency, cpus_per_cell, data_dir, tracking_uri, execution)
+        where = {"data_dir": data_dir, "tracking_uri": tracking_uri, "execution": execution}
+        _choose(chosen[0][0], at, choose, concurrency=concurrency, cpus_per_trial=cpus_per_cell, **where)
         return
 
     from pfl_ops import tuning  # slow to import, so after the checks of the arguments
@@ -302,17 +302,8 @@ def _scale(name: str) -> "ScaleName":
     raise PflOpsError(f"--scale must be one of {', '.join(SCALES)}, got '{echo(name)}'")
 
 
-def _choose(
-    suite: "Suite",
-    scale: "ChoiceScale",
-    file: Path,
-    concurrency: int | None,
-    cpus: float | None,
-    data_dir: str | None,
-    tracking_uri: str | None,
-    execution: "Execution",
-) -> None:
-    """Choose the settings of a suite's methods by its rule, and write them to a file."""
+def _choose(suite: "Suite", scale: "ChoiceScale", file: Path, **settings: Any) -> None:
+    """Choose the settings of a suite's methods by its rule, and write them to a file; settings: see `choosing`."""
     from pfl_ops.cli.checks import check_output
     from pfl_ops.config import fields
     from pfl_ops.files import write_named
@@ -326,20 +317,10 @@ def _choose(
 
     say(err(), f"{len(suite.rule.cells)} methods, each {suite.rule.budget}")
     with interruptible(), tuning.StudyProgress() as show:
-        found = choose(
-            suite,
-            suite.rule,
-            scale=scale,
-            tracking_uri=tracking_uri,
-            data_dir=data_dir,
-            concurrency=concurrency,
-            cpus_per_trial=cpus,
-            execution=execution,
-            on_event=show,
-        )
+        found = choose(suite, suite.rule, scale=scale, on_event=show, **settings)
     write_named(file, found.to_yaml())
-    for label, settings in found.methods.items():
-        values = ", ".join(f"{path} {fields.show(value)}" for path, value in settings.items())
+    for label, point in found.methods.items():
+        values = ", ".join(f"{path} {fields.show(value)}" for path, value in point.items())
         say(out(), f"{label}: {suite.rule.metric} {found.scores[label]:.4f} with {values}")
     given = f"{suite.command} --choices {file}{'' if scale == 'full' else f' --scale {scale}'}"
     say(out(), f"\nchoices: {file}; run the suite with them: {given}")

@@ -12,16 +12,13 @@ from typing import Any
 from pfl_ops import spaces
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.errors import PflOpsError
-from pfl_ops.federation.settings import Execution
 from pfl_ops.jobs.resources import cluster
 from pfl_ops.papers import Suite
 from pfl_ops.papers.rules import ChoiceRule, Choices, ChoiceScale
 from pfl_ops.tracking import WorkFolder
 from pfl_ops.tuning.commands.tune_study import tune
 from pfl_ops.tuning.findings.study import Study
-from pfl_ops.tuning.resources.resource_request import Amount
 from pfl_ops.tuning.session.begin import stored
-from pfl_ops.tuning.session.events import OnEvent
 from pfl_ops.tuning.studies import study_storage as study_storages
 
 
@@ -31,17 +28,12 @@ def choose(
     *,
     scale: ChoiceScale = "full",
     home: str | Path | None = None,
-    tracking_uri: str | None = None,
-    data_dir: str | None = None,
-    concurrency: int | None = None,
-    cpus_per_trial: Amount = None,
-    execution: Execution | None = None,
-    on_event: OnEvent | None = None,
+    **settings: Any,
 ) -> Choices:
     """Tune every method of a rule and return what was chosen.
 
     Args:
-        suite: in which the rule's cells are. scale: of these. The other arguments: as for `tune_study.tune`.
+        suite: in which the rule's cells are. scale: of these. home, settings: as `tune_study.tune` has them.
     Raises:
         PflOpsError: a method has no result. StudyInterrupted: Ctrl-C; the same call goes on.
     """
@@ -63,12 +55,7 @@ def choose(
                 name=name,
                 resume=name in known,
                 home=home,
-                tracking_uri=tracking_uri,
-                data_dir=data_dir,
-                concurrency=concurrency,
-                cpus_per_trial=cpus_per_trial,
-                execution=execution,
-                on_event=on_event,
+                **settings,
             )
             methods[label] = dict(study.best)
             scores[label] = round(score(study, rule), 4)

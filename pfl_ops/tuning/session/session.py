@@ -309,21 +309,10 @@ class Session:
         where = f" {self.planned[i].label}" if self.planned else ""
         return f"{self.prefix}final-seed{experiment.seed}{where}"
 
-    def tell(self, kind: str, trial: int | None = None, text: str = "", round: int = 0, rounds: int = 0) -> None:
+    def tell(self, kind: Any, trial: int | None = None, text: str = "", **rounds: Any) -> None:
         if self.on_event:
-            done = self.study_storage.done()
-            self.on_event(
-                Event(
-                    kind,  # type: ignore[arg-type]
-                    self.study_storage.name,
-                    self.settings.trials,
-                    done,
-                    trial=trial,
-                    text=text,
-                    round=round,
-                    rounds=rounds,
-                )
-            )
+            name, done = self.study_storage.name, self.study_storage.done()
+            self.on_event(Event(kind, name, self.settings.trials, done, trial=trial, text=text, **rounds))
 
 
 class _Phases:
