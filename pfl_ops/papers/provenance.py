@@ -12,7 +12,7 @@ A statement names its value. It covers a setting only while the suite runs that 
 value and keep the statement.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any, Literal, TypeAlias
@@ -142,10 +142,27 @@ ENGINE: Sources = (
 """Settings of what is recorded. They count where a suite says nothing of its own about them."""
 
 
+def _aligns_in_epochs(settings: Mapping[str, Any]) -> bool:
+    """True if FedAS aligns on receipt, with a learning rate of its own."""
+    return settings["algorithm.align"] in ("receipt", "global") and settings["algorithm.align_rule"] == "epoch"
+
+
+OPTIONS: Mapping[str, Mapping[str, tuple[Callable[[Mapping[str, Any]], bool], str]]] = {
+    "fedas": {
+        "algorithm.align_lr": (_aligns_in_epochs, "no epoch of alignment on receipt"),
+        "algorithm.align_weight": (lambda s: s["algorithm.align"] == "parallel", "read with align parallel only"),
+        "algorithm.channels.*": (lambda s: s["algorithm.split"] == "channels", "read with split channels only"),
+    },
+    "fedfomo": {"algorithm.explore_decay": (lambda s: s["algorithm.explore"] > 0, "explore is 0 from the start")},
+}
+"""Options that another one may switch off: method -> path -> (True if it is read, why it is not)."""
+
+
 def without_effect(experiment: Experiment) -> dict[str, Source]:
     """Return the sources of the settings that change no result of an experiment, by path.
 
-    The rules: what the method ignores (`Experiment.ignored`); the one of local epochs and local steps that is not set;
+    The rules: what the method ignores (`Experiment.ignored`), and options that another one switches off (`OPTIONS`);
+    the one of local epochs and local steps that is not set;
     the test share without `data.pooled`; the validation share where scores come from test data; roles and records of
     another data set than shakespeare; the scaling of text, and of the inputs of a frozen network; momentum under Adam;
     the way to draw a cohort of all clients uniformly, and the scores of absent ones, which a method with cohorts of
@@ -153,6 +170,9 @@ def without_effect(experiment: Experiment) -> dict[str, Source]:
     """
     settings = experiment.flat
     found = {path: "the method does not read it" for path in experiment.ignored()}
+    for pattern, (is_read, why) in OPTIONS.get(experiment.algorithm.name, {}).items():
+        if not is_read(settings):
+            found |= dict.fromkeys((path for path in settings if fnmatchcase(path, pattern)), why)
     if settings["training.local_epochs"] is None:
         found["training.local_epochs"] = "the length is given in local steps"
     else:

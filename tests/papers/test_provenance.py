@@ -91,6 +91,46 @@ def test_the_last_source_that_covers_counts():
     assert found["training.batch_size"] == assumed("chosen for the test", "*")[0]
 
 
+@pytest.mark.parametrize(
+    ("method", "settings", "path", "other"),
+    [
+        ("fedas", {"align": "off"}, "align_lr", 0.3),
+        ("fedas", {"align": "parallel"}, "align_lr", 0.3),
+        ("fedas", {"align_rule": "letter"}, "align_lr", 0.3),
+        ("fedas", {"align": "global"}, "align_weight", 0.3),
+        ("fedas", {}, "channels.beta", 0.3),
+        ("fedas", {}, "channels.share", 0.3),
+        ("fedas", {}, "channels.temporal", False),
+        ("fedfomo", {"explore": 0.0}, "explore_decay", 0.3),
+    ],
+)
+def test_an_option_that_another_one_switches_off_has_no_effect(method, settings, path, other):
+    """FedAS's page counted the options of CD2-pFed's channels as assumptions, in all cells without channels."""
+    settings = {f"algorithm.{name}": value for name, value in settings.items()}
+    small = {"dataset": "digits", "model": "mlp", "partition": "iid", "clients": 4, "rounds": 3, "train_size": 200}
+    experiment = Experiment.of(method, **small, **settings)
+    path = f"algorithm.{path}"
+    assert without_effect(experiment)[path].kind == "no effect"
+    scores = [
+        {key: value for key, value in list(one.build(execution=LOOP).run())[-1].metrics.items() if "test/" in key}
+        for one in (experiment, experiment.override({path: other}))
+    ]
+    assert scores[0] == scores[1]
+
+
+@pytest.mark.parametrize(
+    ("method", "settings", "path"),
+    [
+        ("fedas", {"algorithm.align": "receipt"}, "algorithm.align_lr"),
+        ("fedas", {"algorithm.align": "parallel"}, "algorithm.align_weight"),
+        ("fedas", {"algorithm.split": "channels"}, "algorithm.channels.beta"),
+        ("fedfomo", {"algorithm.explore": 0.1}, "algorithm.explore_decay"),
+    ],
+)
+def test_an_option_that_is_read_has_its_origin(method, settings, path):
+    assert path not in without_effect(Experiment.of(method, **settings))
+
+
 def test_repetitions_are_stated_or_not():
     assert TOY.states_repetitions
     assert find("fliu/table1").states_repetitions
