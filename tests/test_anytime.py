@@ -43,6 +43,21 @@ def decided(e: NDArray[np.float64]) -> NDArray[np.int64]:
     return np.where(reached.any(-1), reached.argmax(-1) + 1, 99)
 
 
+def test_seeds_added_downward_have_no_bound(normal: NDArray[np.float64]) -> None:
+    """A look after each seed, the newest first in the order of the test: another sequence at every look.
+
+    docs/statistics.md and `compare` say to add seeds upward.
+    """
+    some = normal[:8000, :20]
+    ever = np.zeros(len(some), dtype=bool)
+    for n in range(2, 21):
+        ever |= decided(e_process(some[:, -n:])) < 99
+    assert 0.18 < ever.mean() < 0.24
+    assert (decided(e_process(some)) < 99).mean() < LEVEL
+    five, ten = (decided(e_process(normal[:, first:10])) < 99 for first in (5, 0))
+    assert (five | ten).mean() == pytest.approx(0.034, abs=0.004)
+
+
 def test_e_by_hand() -> None:
     """x = 1, 2: s = 3, v = 5, D = 5 − 9/2.1 = 5/7, so v/D = 7 and e_2 = √(0.1/2.1) · 7.
 

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 BEST_ROUND = "best/round"
 SCORES = {"Acc": "acc", "Acc(L)": "local/mean", "Acc(G)": "global/mean"}
 TEST_DESCRIPTIONS: Mapping[Test, str] = {
-    "anytime": f"{TESTS['anytime']} over common seeds (more may be added after a look)",
+    "anytime": f"{TESTS['anytime']} over common seeds (higher ones may be added after a look)",
     "t": f"{TESTS['t']} over common seeds (valid only if n was fixed before the runs)",
 }
 """The tests in words."""
