@@ -27,6 +27,7 @@ from pfl_ops.config.experiment import FLAGS, Experiment
 from pfl_ops.config.fields import settings
 from pfl_ops.display import tables
 from pfl_ops.display.progress import RunProgress
+from pfl_ops.errors import PflOpsError
 from pfl_ops.federation.loop.estimate import Estimate
 from pfl_ops.federation.settings import Execution
 from pfl_ops.jobs import repeat as jobs_repeat
@@ -37,6 +38,7 @@ from pfl_ops.tracking.home import WorkFolder
 from pfl_ops.tuning.commands.planning import benchmark_plans
 from pfl_ops.tuning.session.begin import PreparedStudy, data_folders, stored
 from pfl_ops.tuning.studies.budget import StudyLimits
+from pfl_ops.tuning.studies.settings import check_top
 from pfl_ops.tuning.studies.study_storage import StudyStorage
 
 ROOT = Path(__file__).parents[1]
@@ -929,6 +931,28 @@ def test_a_dry_run_refuses_what_the_command_refuses(
 def test_a_dry_run_leaves_nothing_behind(methods: str, more: str, bench: list[dict[str, Any]], tmp_path: Path) -> None:
     result = cli("tune", methods, *more.split(), "--dry-run")
     assert result.exit_code == (2 if "resume" in more else 0) and not [*tmp_path.iterdir()], result.output
+
+
+@pytest.mark.parametrize("methods", [["fliu"], ["fliu", "ditto"]])
+def test_confirm_top_of_a_study_that_confirms_nothing_is_refused(
+    methods: list[str], study: list[dict[str, Any]], bench: list[dict[str, Any]]
+) -> None:
+    """Begun with --confirm 0: the number of configurations was taken, recorded, and never used."""
+    for kept in begin("mine", *methods, trials=1):
+        kept.remember(confirm=0)
+    words = ("tune", ",".join(methods), "--name", "mine", "--resume", "--confirm-top", "4")
+    result = cli(*words)
+    line = "--confirm-top has no effect: nothing is confirmed (--confirm 0); leave it out"
+    assert result.exit_code == 2 and result.stderr == f"pfl-ops: {line}\n" and not study and not bench
+    assert cli(*words, "--confirm", "2", "--dry-run").exit_code == 0
+
+
+def test_confirm_top_of_a_pareto_front_is_refused(study: list[dict[str, Any]], tmp_path: Path) -> None:
+    """In Python there was no check; on the command line, only where --metric was typed again."""
+    settings = tuning.Settings.of(Experiment.of("fliu"), metric=["val/L1/acc", "val/G/acc"])
+    with pytest.raises(PflOpsError, match="a choice by several objectives is not confirmed; leave it out"):
+        check_top(StudyLimits(confirm_top=3), settings)
+    check_top(StudyLimits(confirm_top=3), tuning.Settings.of(Experiment.of("fliu")))
 
 
 def test_resuming_by_name_alone_takes_the_recorded_settings(

@@ -198,3 +198,11 @@ def test_methods_of_a_benchmark_have_one_scheduler(plan):
 def test_a_first_build_takes_the_stacks_that_were_asked_for(asked):
     """`tune a,b --chunk 5` said that it contradicts a `--way loop` that was not given."""
     check_build(toy(), None, Execution(**asked), "toy")
+
+
+def test_a_refused_confirm_top_leaves_no_study(tmp_path):
+    storage = str(tmp_path / "s.log")
+    space = spaces.parse("algorithm.x: {float: [0, 1]}")
+    with pytest.raises(PflOpsError, match="--confirm-top has no effect: nothing is confirmed"):
+        tune_study.tune(toy(), space=space, name="s", confirm=0, confirm_top=3, storage=storage, home=tmp_path / "home")
+    assert study_database.storage(storage).get_all_studies() == []

@@ -19,7 +19,7 @@ from pfl_ops.tracking import WorkFolder
 from pfl_ops.tuning.commands.terms import check_build, check_fair, settings_of
 from pfl_ops.tuning.session.begin import BENCHMARK, PreparedStudy, check, data_folders, readable
 from pfl_ops.tuning.studies.budget import MOST_TRIALS, StudyLimits, left_of
-from pfl_ops.tuning.studies.settings import TRIALS, Settings, check_same_seeds, check_seeds
+from pfl_ops.tuning.studies.settings import TRIALS, Settings, check_same_seeds, check_seeds, check_top
 from pfl_ops.tuning.studies.study_storage import StudyStorage, point_of, recorded
 from pfl_ops.tuning.studies.tested import tested_experiment
 
@@ -102,7 +102,9 @@ def study_plan(
     check_environments_build(settings, folders, execution or Execution())
     plan = PreparedStudy(experiment, settings, name, finals)
     begun = plan.found(readable(storage, home), folders, resume)
-    return StudyOutlook(plan if begun is None else plan.limited(begun, limits), begun)
+    plan = plan if begun is None else plan.limited(begun, limits)
+    check_top(limits, plan.settings)
+    return StudyOutlook(plan, begun)
 
 
 def study_name(settings: Settings, experiment: Experiment, data_dir: str | None) -> str:
@@ -158,15 +160,18 @@ def benchmark_plans(
     name = name or _benchmark_name(list(settings.values()), data_dir)
     there = old or members_in(studies, name)
     default = MOST_TRIALS if limits.hours or limits.samples else TRIALS
+    given = limits
     limits = replace(limits, trials=limits.trials or max([each.trials for each in there.values()], default=default))
     for each in there.values():  # a method that is added later has the others' budgets, and is confirmed as they were
         limits = limits.else_of(each.limits)
     finals = max(one.repetitions for one in experiments) if final_repetitions is None else final_repetitions
-    return [
+    plans = [
         PreparedStudy(one, settings[method].limited(limits), f"{name}.{method}", finals, name)
         for one in experiments
         for method in [one.algorithm.name]
     ]
+    check_top(given, plans[0].settings)
+    return plans
 
 
 def check_benchmark(plans: Sequence[PreparedStudy], known: Mapping[str, Mapping[str, object]], resume: bool) -> None:

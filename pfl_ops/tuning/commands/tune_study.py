@@ -36,7 +36,7 @@ from pfl_ops.tuning.session.session import Session, StudyInterrupted
 from pfl_ops.tuning.studies import study_database
 from pfl_ops.tuning.studies.budget import StudyLimits, ending, trials_done
 from pfl_ops.tuning.studies.environments import names_given
-from pfl_ops.tuning.studies.settings import Settings, check_environments, check_same_seeds, check_seeds
+from pfl_ops.tuning.studies.settings import Settings, check_environments, check_same_seeds, check_seeds, check_top
 from pfl_ops.tuning.studies.study_storage import SCORES, STANDARD_ERRORS, StudyStorage, point_of
 from pfl_ops.tuning.studies.tested import copies_notes, summary
 
@@ -196,6 +196,8 @@ def tune(
 
     with study_database.lock(means.home.root, name), watching(on_event, progress) as tell:
         means = replace(means, on_event=tell)
+        begun = plan.found(means.studies, means.data_dir, resume)
+        check_top(limits, (plan if begun is None else plan.limited(begun, limits)).settings)
         study_storage = plan.begin(means, resume)
         if warm is not None:
             study_storage.remember(from_study=str(warm))

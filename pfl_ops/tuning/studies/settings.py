@@ -464,6 +464,22 @@ def check_cohorts(settings: Settings) -> None:
                 )
 
 
+def check_top(given: StudyLimits, settings: Settings) -> None:
+    """Refuse a number of configurations to confirm in a study that confirms none.
+
+    Args:
+        given: the limits of a call. settings: of the study, with these limits and those that it remembers.
+    Raises:
+        PflOpsError: the message says why nothing is confirmed.
+    """
+    if given.confirm_top is None or settings.confirm:
+        return
+    why = "nothing is confirmed (--confirm 0)"
+    if not settings.objective.single:
+        why = "a choice by several objectives is not confirmed"
+    raise PflOpsError(f"--confirm-top has no effect: {why}; leave it out")
+
+
 def check_seeds(seeds_per_trial: int | None) -> None:
     """Refuse numbers of seeds that can't be.
 
