@@ -14,6 +14,7 @@ from pfl_ops.federation.losses import LOSSES
 from pfl_ops.federation.settings import Execution
 from pfl_ops.tracking import Store
 from pfl_ops.tuning.commands import tune_study
+from pfl_ops.tuning.commands.planning import benchmark_plans
 from pfl_ops.tuning.commands.terms import check_build, check_fair
 from pfl_ops.tuning.session.begin import PreparedStudy, StudyOptions, recorded_settings
 from pfl_ops.tuning.studies import study_database
@@ -206,3 +207,19 @@ def test_a_refused_confirm_top_leaves_no_study(tmp_path):
     with pytest.raises(PflOpsError, match="--confirm-top has no effect: nothing is confirmed"):
         tune_study.tune(toy(), space=space, name="s", confirm=0, confirm_top=3, storage=storage, home=tmp_path / "home")
     assert study_database.storage(storage).get_all_studies() == []
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("metric", "val/G/acc"), ("scheduler", "none"), ("hold", ["training.lr"]), ("mode", "min")]
+)
+def test_what_a_study_keeps_is_refused_where_it_goes_on(tmp_path, plan, name, value):
+    """In Python they were taken without a word, and the recorded ones used."""
+    storage = str(tmp_path / "s.log")
+    studies = study_database.storage(storage)
+    plan.begin(SimpleNamespace(data_dir=None, studies=studies), False)
+    with pytest.raises(PflOpsError, match=f"a study keeps the {name} that it was begun with: leave it out, or give"):
+        tune_study.tune(name="s", resume=True, storage=storage, home=tmp_path / "home", **{name: value})
+    settings = {"studies": studies, "data_dir": None, "limits": StudyLimits(), "name": "both"}
+    replace(plan, name="both.toy", benchmark="both").begin(SimpleNamespace(data_dir=None, studies=studies), False)
+    with pytest.raises(PflOpsError, match=f"a benchmark keeps the {name} that it was begun with"):
+        benchmark_plans(None, resume=True, **settings, **{name: value})

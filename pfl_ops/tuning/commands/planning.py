@@ -143,6 +143,7 @@ def benchmark_plans(
     """
     check(final_repetitions, name)
     check_seeds(seeds_per_trial)
+    given_scheduler = scheduler
     old = members_in(studies, name) if name else {}
     for each in old.values():
         check_same_seeds(seeds_per_trial, str(name), each.seeds_per_trial)
@@ -150,6 +151,7 @@ def benchmark_plans(
     if experiments is not None:
         settings = settings_of(experiments, space, limits, metric, mode, scheduler, hold, old, seeds_per_trial)
     elif name and resume and old:
+        check_nothing_new("benchmark", space=space, metric=metric, mode=mode, scheduler=given_scheduler, hold=hold)
         settings = old
         experiments = [each.experiment for each in old.values()]
         if final_repetitions is None:
@@ -209,6 +211,20 @@ def begun_studies(
         begun = plan.found(studies, data_dir, resume and plan.name in known)
         found.append(StudyOutlook(plan if begun is None else plan.limited(begun, plan.settings.limits), begun))
     return found
+
+
+def check_nothing_new(what: str, **given: object) -> None:
+    """Refuse arguments of a study's beginning where it goes on as recorded.
+
+    Args:
+        what: goes on ("study"). given: by their names; None and empty ones are not given.
+    Raises:
+        PflOpsError: the first that is given.
+    """
+    if name := next((name for name, value in given.items() if value), None):
+        raise PflOpsError(
+            f"a {what} keeps the {name} that it was begun with: leave it out, or give an experiment with it"
+        )
 
 
 def members_in(studies: BaseStorage, name: str) -> dict[str, Settings]:

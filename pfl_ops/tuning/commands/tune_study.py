@@ -21,7 +21,7 @@ from pfl_ops.spaces import Space, at_ends, in_unit_of
 from pfl_ops.tracking import Run, Store, provenance
 from pfl_ops.tracking.provenance import described
 from pfl_ops.tracking.runs.finished import CHOICE, choice_tag
-from pfl_ops.tuning.commands.planning import check_environments_build, study_name
+from pfl_ops.tuning.commands.planning import check_environments_build, check_nothing_new, study_name
 from pfl_ops.tuning.commands.warm_start import WarmStart, warm_start
 from pfl_ops.tuning.findings import leaderboard, presented
 from pfl_ops.tuning.findings.pictures import Pictures
@@ -185,6 +185,7 @@ def tune(
     elif environments or vary:
         raise PflOpsError("a study keeps the environments that it was begun with: give an experiment with them")
     elif name and resume:
+        check_nothing_new("study", space=space, metric=metric, mode=mode, scheduler=scheduler, hold=hold)
         settings = recorded_settings(name, means.studies).limited(limits)
         check_same_seeds(seeds_per_trial, name, settings.seeds_per_trial)
         experiment, finals = settings.experiment, settings.finals
