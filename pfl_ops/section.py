@@ -39,6 +39,12 @@ class Section(BaseModel):
         frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False, protected_namespaces=()
     )
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise PflOpsError(
+            f"'{name}' is not changed in place; experiment.override({{PATH: value}}) returns another experiment, as in "
+            "override({'training.lr': 0.1})"
+        )
+
 
 def plain_values(section: Section) -> dict[str, Any]:
     """Return every value of a section as JSON has them; those of a set in the order of their texts.

@@ -1,8 +1,10 @@
 """Keyword arguments that do not exist."""
 
 import inspect
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from pfl_ops import benchmark, compare, repeat, run, tune
@@ -110,3 +112,37 @@ def test_public_function_has_no_parameter_for_tests(function: Any) -> None:
     parameters = inspect.signature(function).parameters.keys()
     assert not parameters & {"records", "final", "work"}
     assert "store" not in parameters or function is run  # there it is for callers that track several runs
+
+
+def test_data_may_be_a_path_and_no_array(tmp_path: Path) -> None:
+    """A path was "no text", an array a "truth value ... is ambiguous", a folder of data an AttributeError."""
+    one = Experiment.of("local", dataset=tmp_path / "mine.npz", partition="iid", model="mlp")
+    assert one.data.name == str(tmp_path / "mine.npz")
+    with pytest.raises(PflOpsError, match=r"data.name must be a text.*got an object of type ndarray; write arrays"):
+        Experiment.of("local", dataset=np.zeros((3, 3)))
+    digits = Experiment.of("fedavg", dataset="digits", model="linear", clients=4, rounds=1, train_size=100)
+    folder: Any = tmp_path
+    assert digits.clients(data_dir=folder).train.n_clients == 4
+
+
+@pytest.mark.parametrize(
+    ("part", "name", "message"),
+    [
+        ("", "seed", "'seed' is not changed in place; experiment.override({PATH: value}) returns another experiment"),
+        ("training", "lr", "'lr' is not changed in place; experiment.override("),
+        ("algorithm", "lam", "self.lam is set, a hyper-parameter; experiment.override({'algorithm.lam': ...})"),
+    ],
+)
+def test_setting_that_is_changed_in_place_names_override(part: str, name: str, message: str) -> None:
+    experiment = Experiment.of("ditto", dataset="digits")
+    with pytest.raises(PflOpsError) as caught:
+        setattr(experiment.get(part) if part else experiment, name, 3)
+    assert message in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("given", ["cpu", {"device": "cpu"}])
+def test_execution_that_is_none_is_refused(given: Any) -> None:
+    for function in (run, tune, repeat):
+        with pytest.raises(ArgumentError) as caught:
+            function(Experiment.of("fedavg"), execution=given)
+        assert 'execution=Execution(device="cpu")), of pfl_ops.federation.settings' in str(caught.value)

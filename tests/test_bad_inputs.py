@@ -403,7 +403,7 @@ OUTPUTS = [
     Bad(
         "table_of_others",
         "tabulate fedavg --configurations 1 --seeds 1 --out {folder}/trials.parquet",
-        "that are not of this table (other settings, data or code); name another --out",
+        "that are not of this table (other settings, data or code, or more seeds or configurations)",
     ),
     Bad("closed_folder", "partition lsqs --save {folder}/closed/a", "is not writable"),
 ]

@@ -353,7 +353,7 @@ def test_each_problem_has_its_line(tiny: Experiment) -> None:
 
 
 def test_it_is_frozen_and_closed(tiny: Experiment) -> None:
-    with pytest.raises(Exception, match="frozen"):
+    with pytest.raises(PflOpsError, match="is not changed in place"):
         tiny.seed = 3  # type: ignore[misc]
     assert "no setting named 'rounds'. Did you mean 'training.rounds'?" in refusal(
         Experiment, algorithm={"name": "exp_tiny"}, rounds=3

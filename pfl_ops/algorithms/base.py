@@ -106,6 +106,11 @@ class Algorithm(Section, ABC):
         return {}
 
     def __setattr__(self, name: str, value: Any) -> None:
+        if name in type(self).model_fields:
+            raise MisuseError(
+                f"self.{name} is set, a hyper-parameter; experiment.override({{'algorithm.{name}': ...}}) returns an "
+                f"experiment with another value; {_REMEMBER}"
+            )
         raise MisuseError(f"self.{name} is set, which a resumed run does not know; {_REMEMBER}")
 
     @classmethod

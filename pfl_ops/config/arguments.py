@@ -3,6 +3,7 @@
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from functools import wraps
+from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 from pfl_ops.algorithms import ALGORITHMS
@@ -47,6 +48,9 @@ def checked(function: Callable[P, T]) -> Callable[P, T]:
             given = args[0] if args else kwargs.get(first)
             if given is not None or names[first].default is not None:
                 _check_experiments(function.__name__, first, given)
+        _check_execution(function.__name__, kwargs.get("execution"))
+        if isinstance(folder := kwargs.get("data_dir"), Path):
+            kwargs["data_dir"] = str(folder)
         return function(*args, **kwargs)
 
     return call
@@ -69,6 +73,17 @@ def _check_experiments(function: str, argument: str, given: Any) -> None:
         if several:
             wanted, right = "Experiments", f"[{right}, ...]"
         raise ArgumentError(f"{function}() takes {wanted}, got {got}: {function}({right})")
+
+
+def _check_execution(function: str, given: Any) -> None:
+    """Refuse a device's name, say, in place of an `Execution`."""
+    from pfl_ops.federation.misuse import kind
+    from pfl_ops.federation.settings import Execution
+
+    if given is not None and not isinstance(given, Execution):
+        got, device = (f"'{echo(given)}'", given) if isinstance(given, str) else (kind(given), "cpu")
+        right = f'{function}(..., execution=Execution(device="{echo(device)}"))'
+        raise ArgumentError(f"{function}() takes an Execution, got {got}: {right}, of pfl_ops.federation.settings")
 
 
 def _hint(name: str, names: Iterable[str]) -> str:

@@ -5,6 +5,7 @@ Everything that changes an experiment, a flag, a file, a search space, a suite, 
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from os import PathLike, fspath
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
@@ -36,6 +37,8 @@ def _nest(tree: Tree, changes: Mapping[str, Any], prefix: str) -> None:
             value = {rest: value}
         elif isinstance(value, BaseModel):
             value = value.model_dump()
+        elif isinstance(value, PathLike):
+            value = fspath(value)
         there = tree.get(head)
         if isinstance(value, Mapping):
             if head in tree and not isinstance(there, dict):

@@ -43,7 +43,13 @@ def merge(root: type[Section], given: Sequence[SettingsLayer], data_dir: str | N
             f"an experiment needs algorithm.name, {one_of(ALGORITHMS.names())}; as in: pfl-ops run fedavg"
         )
     layers.insert(0, _Layer(f"{algorithm}'s recommended values", ALGORITHMS.get(algorithm).recommended))
-    data = _last(layers, "data.name") or DataSection.model_fields["name"].default
+    data = _last(layers, "data.name")
+    if hasattr(data, "__getitem__") and not isinstance(data, str | list | dict):
+        raise PflOpsError(
+            f"data.name must be a text, a data set or a file, got an object of type {type(data).__name__}; "
+            "write arrays into a file: np.savez('mine.npz', x_train=..., y_train=..., x_test=..., y_test=...)"
+        )
+    data = data or DataSection.model_fields["name"].default
     # the form of a named partition is checked later; here only whether there is one
     partition = PARTITION if _last(layers, "partition.kind") else partition_for(str(data), data_dir)
     tree: Tree = {

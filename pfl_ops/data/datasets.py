@@ -454,7 +454,7 @@ def partition_for(name: str, data_dir: str | None = None) -> str:
 
 
 def _folders(data_dir: str | None) -> list[Path]:
-    listed = os.environ.get("PFL_OPS_DATA", "") if data_dir is None else data_dir
+    listed = os.environ.get("PFL_OPS_DATA", "") if data_dir is None else os.fspath(data_dir)
     folders = [Path(part).expanduser() for part in listed.split(os.pathsep) if part]
     return [*folders, store.cache_folder()]
 
