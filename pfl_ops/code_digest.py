@@ -15,6 +15,7 @@ import sysconfig
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from types import CodeType, FunctionType
 from typing import Any
 
 PARTS = ("pfl_ops.algorithms", "pfl_ops.models", "pfl_ops.data")
@@ -99,7 +100,7 @@ def digest(name: str) -> str | None:
 
     Beside a module are: files that belong to no installed package but its own; and, of pfl-ops, the helpers of methods,
     networks and partitions. The engine is not: `identity.RESULTS_VERSION` speaks for it.
-    A module is read once in a process, as Python imports it once.
+    A module is read each time that Python loads it, once in most processes; notebooks reload modules.
 
     Args:
         name: the module's; it has been imported.
@@ -117,7 +118,7 @@ def digest(name: str) -> str | None:
         key = "" if module == name else module  # the name of a plug-in's module is made from its bytes
         if key in found:
             continue
-        found[key], imported = _read(module, path)
+        found[key], imported = _read_as_loaded(module, path)
         for other in imported:
             there = _file(other) if is_beside(other, name) else None
             if there is not None:
@@ -164,9 +165,36 @@ def _text(tree: ast.Module) -> str:
     return "\n".join(lines)
 
 
-@cache
-def _read(module: str, path: Path) -> tuple[str, tuple[str, ...]]:
-    """(SHA-256 of a module's code, names of what it imports)."""
+_Code = tuple[str, tuple[str, ...]]
+"""SHA-256 of a module's code, names of what it imports."""
+
+_found: dict[tuple[str, Path], tuple[object, list[CodeType], _Code]] = {}
+"""Of each module that was read: its spec, of which each loading makes another one, and the code of its functions, which
+IPython's autoreload may replace without loading the module."""
+
+
+def _read_as_loaded(module: str, path: Path) -> _Code:
+    """Read a module, or return what was read when it was loaded."""
+    spec, functions = getattr(sys.modules.get(module), "__spec__", None), list(_functions(module))
+    known = _found.get((module, path))
+    if known is None or known[0] is not spec or known[1] != functions:
+        known = _found[module, path] = (spec, functions, _read(module, path))
+    return known[2]
+
+
+def _functions(module: str) -> Iterator[CodeType]:
+    """The code of the functions of a module of the user, and of those of its classes."""
+    if module.startswith(("pfl_ops.", "pfl_ops_plugin_")):  # nothing replaces these
+        return
+    for thing in list(vars(sys.modules.get(module, object)).values()):
+        if getattr(thing, "__module__", None) == module:
+            for part in list(vars(thing).values()) if isinstance(thing, type) else [thing]:
+                if isinstance(part, FunctionType):
+                    yield part.__code__
+
+
+def _read(module: str, path: Path) -> _Code:
+    """Read a module's file as it is now."""
     source = path.read_bytes()
     try:
         tree = ast.parse(source)

@@ -1,5 +1,6 @@
 """Digests of what a notebook's cells define."""
 
+import importlib
 import itertools
 import linecache
 import sys
@@ -145,6 +146,32 @@ def test_a_module_of_the_user_counts_by_its_code(
     for way in ways:
         one, two = (notebook.digest(cells(way.format(f"own_helper_{n}"))) for n in (1, 2))
         assert one is not None and two is not None and one != two
+
+
+def test_a_module_of_the_user_counts_as_it_was_loaded_last(
+    cells: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A notebook reloads a module that was edited. It was read once, so that runs of the new code were read from those
+    of the old one, "same settings, data and method code". Until it is loaded, an edit changes nothing.
+
+    IPython's autoreload may give a function the code of the edited file, without loading the module.
+    """
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    file = tmp_path / "own_reloaded.py"
+    file.write_text("def f(x):\n    return 1 * x\n")
+    mine = cells("import own_reloaded as h\nclass Mine:\n    def step(self, x):\n        return h.f(x)\n")
+    module: Any = importlib.import_module("own_reloaded")
+    first = notebook.digest(mine)
+    file.write_text("def f(x):\n    return 22 * x\n")
+    assert notebook.digest(mine) == first and module.f(1) == 1
+    importlib.reload(module)
+    second = notebook.digest(mine)
+    assert second != first and module.f(1) == 22
+    file.write_text("def f(x):\n    return 333 * x\n")
+    assert notebook.digest(mine) == second
+    module.f.__code__ = (lambda x: 333 * x).__code__
+    assert notebook.digest(mine) not in (first, second, None)
 
 
 @pytest.mark.parametrize(
