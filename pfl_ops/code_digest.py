@@ -9,7 +9,9 @@ import ast
 import contextlib
 import hashlib
 import importlib.util
+import inspect
 import itertools
+import marshal
 import sys
 import sysconfig
 from collections.abc import Iterator
@@ -119,6 +121,8 @@ def digest(name: str) -> str | None:
         if key in found:
             continue
         found[key], imported = _read_as_loaded(module, path)
+        others = (thing for thing in _names_of(module) if getattr(thing, "__module__", None) != module)
+        found[key] += "".join(sorted({text for thing in others if (text := earlier(thing, name))}))
         for other in imported:
             there = _file(other) if is_beside(other, name) else None
             if there is not None:
@@ -184,13 +188,52 @@ def _read_as_loaded(module: str, path: Path) -> _Code:
 
 def _functions(module: str) -> Iterator[CodeType]:
     """The code of the functions of a module of the user, and of those of its classes."""
-    if module.startswith(("pfl_ops.", "pfl_ops_plugin_")):  # nothing replaces these
+    if module.startswith("pfl_ops_plugin_"):  # nothing replaces these
         return
-    for thing in list(vars(sys.modules.get(module, object)).values()):
+    for thing in _names_of(module):
         if getattr(thing, "__module__", None) == module:
-            for part in list(vars(thing).values()) if isinstance(thing, type) else [thing]:
-                if isinstance(part, FunctionType):
-                    yield part.__code__
+            yield from _codes(thing)
+
+
+def _names_of(module: str) -> list[object]:
+    """The values of a module of the user; nothing replaces functions of ours."""
+    there = None if module.startswith("pfl_ops.") else sys.modules.get(module)
+    return list(vars(there).values()) if there else []
+
+
+def _codes(thing: object) -> Iterator[CodeType]:
+    """The code of a function, or of the functions of a class."""
+    for part in list(vars(thing).values()) if isinstance(thing, type) else [thing]:
+        if isinstance(part, FunctionType):
+            yield part.__code__
+
+
+def earlier(thing: object, root: str) -> str:
+    """Return the SHA-256 of the code of a function or class that its module does not have any more.
+
+    It was imported by name before its module was loaded again.
+
+    Args:
+        root: the module that a digest is taken of.
+    Returns:
+        64 hexadecimal digits; "": its module has it, or is not beside the root.
+
+    >>> earlier(earlier, "__main__"), earlier(3, "__main__")
+    ('', '')
+    """
+    if not isinstance(thing, type | FunctionType) or not is_beside(str(thing.__module__), root):
+        return ""
+    now: Any = sys.modules.get(thing.__module__)
+    if now is None or any(value is thing for value in list(vars(now).values())):
+        return ""
+    for name in thing.__qualname__.split("."):
+        if (now := getattr(now, name, None)) is None:
+            return ""
+        now = inspect.unwrap(now)
+    codes = list(_codes(thing))
+    if now is thing or list(_codes(now)) == codes:
+        return ""
+    return hashlib.sha256(b"".join(marshal.dumps(code) for code in codes)).hexdigest()
 
 
 def _read(module: str, path: Path) -> _Code:

@@ -59,6 +59,8 @@ def digest(thing: Any) -> str | None:
                 follow(value)
             elif isinstance(value, type | FunctionType):
                 modules.add(str(value.__module__))
+                if former := code_digest.earlier(value, MAIN):
+                    found.append(("earlier", name, former))
             elif value is not None:
                 pickled = _pickled(value)
                 if pickled is None:

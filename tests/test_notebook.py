@@ -174,6 +174,36 @@ def test_a_module_of_the_user_counts_as_it_was_loaded_last(
     assert notebook.digest(mine) not in (first, second, None)
 
 
+def test_a_function_of_before_a_module_was_loaded_again_counts(
+    cells: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`from own_f import f` keeps the earlier f, in a cell or in another module, until it is run again. The result of
+    the earlier code must not have the hash of the edited one, which a new kernel has. The same code has one hash."""
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    file, between = tmp_path / "own_f.py", tmp_path / "own_between.py"
+    old, edited = "def f(x):\n    return 1 * x\n", "def f(x):\n    return 22 * x\n"
+    file.write_text(old)
+    between.write_text("from own_f import f\ndef g(x):\n    return f(x)\n")
+    for imports in ("from own_f import f as h\n", "from own_between import g as h\n"):
+        source = imports + "class Mine:\n    def step(self, x):\n        return h(x)\n"
+        digests = []
+        mine = cells(source)
+        for text in (old, edited):
+            file.write_text(text)
+            importlib.reload(sys.modules["own_f"])
+            digests.append(notebook.digest(mine))
+        if "own_between" in sys.modules:
+            importlib.reload(sys.modules["own_between"])
+        digests.append(notebook.digest(cells(source)))
+        assert None not in digests and len(set(digests)) == 3
+        file.write_text(old)
+        importlib.reload(sys.modules["own_f"])
+        if "own_between" in sys.modules:
+            importlib.reload(sys.modules["own_between"])
+        assert notebook.digest(cells(source)) == digests[0]
+
+
 @pytest.mark.parametrize(
     "source",
     [
