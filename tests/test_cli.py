@@ -866,10 +866,18 @@ def test_how_many_trials_run_at_once_may_be_left_to_a_measurement(study: list[di
     assert "4 trials, each about 3 min 0 s" in result.stderr
 
 
-def test_a_share_that_is_none_is_refused_before_anything_is_measured(study: list[dict[str, Any]]) -> None:
+def test_a_share_that_is_none_is_refused_before_anything_is_measured(
+    study: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two GPUs were reserved, and one of them stood idle."""
     result = cli("tune", "fliu", "--gpus-per-trial", "foo")
-    line = "--gpus-per-trial must be a share of a GPU (0.25, 0.5), a whole number or auto, got 'foo'"
-    assert result.exit_code == 2 and result.stderr == f"pfl-ops: {line}\n" and not study
+    line = "--gpus-per-trial must be a share of a GPU, at most 1 (0.25, 0.5), or auto, got"
+    assert result.exit_code == 2 and result.stderr == f"pfl-ops: {line} 'foo'\n" and not study
+    monkeypatch.setattr("pfl_ops.jobs.resources.nodes", lambda: [{"CPU": 8.0, "GPU": 4.0}])
+    result = cli("tune", "fliu", "--gpus-per-trial", "2")
+    assert result.exit_code == 2 and result.stderr == f"pfl-ops: {line} '2': a trial computes on one GPU\n"
+    result = cli("reproduce", "fliu/table1", "--gpus-per-cell", "2", "--dry-run")
+    assert result.exit_code == 2 and "got '2.0': a cell computes on one GPU" in result.stderr
 
 
 def test_a_stopped_study_says_how_to_go_on(monkeypatch: pytest.MonkeyPatch, fake: Fake) -> None:

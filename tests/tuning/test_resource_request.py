@@ -27,8 +27,10 @@ def test_numbers_and_their_texts_are_the_same():
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"gpus": "foo"}, "--gpus-per-trial must be a share of a GPU (0.25, 0.5), a whole number or auto, got 'foo'"),
-        ({"gpus": 1.5}, "a whole number or auto, got '1.5'"),
+        ({"gpus": "foo"}, "--gpus-per-trial must be a share of a GPU, at most 1 (0.25, 0.5), or auto, got 'foo'"),
+        ({"gpus": 1.5}, "or auto, got '1.5': a trial computes on one GPU"),
+        ({"gpus": 2}, "or auto, got '2': a trial computes on one GPU"),
+        ({"gpus": 2, "unit": "cell"}, "--gpus-per-cell must be a share of a GPU, at most 1 (0.25, 0.5), or auto, got"),
         ({"gpus": -1}, "or auto, got '-1'"),
         ({"gpus": "nan"}, "or auto, got 'nan'"),
         ({"cpus": 0}, "--cpus-per-trial must be a number above 0 or auto, got '0'"),

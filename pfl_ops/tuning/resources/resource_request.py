@@ -24,7 +24,7 @@ class ResourceRequest:
     """The resources that each trial shall get.
 
     Attributes:
-        cpus: CPUs, above 0. gpus: share of a GPU (0.25: four trials on each), or whole ones. Auto: measured; that of a
+        cpus: CPUs, above 0. gpus: share of a GPU (0.25: four trials on each), at most 1. Auto: measured; that of a
             GPU where there is none, and that of CPUs, is a packing of the CPU's cores.
         concurrency: trials at once; None: as many as fit.
         unit: the word for a trial in the flags: "cell", of `reproduce`.
@@ -124,7 +124,7 @@ def _amount(flag: str, unit: str, given: object) -> Amount:
     if given is None or given == "auto":
         return given
     share = flag == GPUS
-    allowed = "a share of a GPU (0.25, 0.5), a whole number or auto" if share else "a number above 0 or auto"
+    allowed = "a share of a GPU, at most 1 (0.25, 0.5), or auto" if share else "a number above 0 or auto"
     wrong = PflOpsError(f"{flag}-{unit} must be {allowed}, got '{echo(given)}'")
     try:
         number = float(given)  # type: ignore[arg-type]
@@ -132,8 +132,8 @@ def _amount(flag: str, unit: str, given: object) -> Amount:
         raise wrong from None
     if not math.isfinite(number) or number < 0 or (number == 0 and not share):
         raise wrong
-    if share and number > 1 and number != int(number):
-        raise wrong
+    if share and number > 1:
+        raise PflOpsError(f"{wrong}: a {unit} computes on one GPU")
     if 0 < number < LEAST:
         raise PflOpsError(f"{flag}-{unit} must be {LEAST:g} or more, got '{given}'")
     return number
