@@ -1335,6 +1335,16 @@ def test_trials_stopped_early_or_diverged_follow_complete_ones() -> None:
 # -- reproduce --------------------------------------------------------------------------------------------------------
 
 
+def test_list_counts_the_cells_that_are_selected() -> None:
+    """Of FLIU's Table I, 5 environments by 8 methods, each with 7 numbers, `--only path/*` listed all 40 cells."""
+    counts = {}
+    for words in ([], ["--only", "path/*"]):
+        listed = cli("reproduce", "fliu/table1", "--list", *words).stdout
+        (row,) = [line for line in listed.splitlines() if line.startswith("fliu/table1")]
+        counts[bool(words)] = [int(number) for number in row.split()[-4:]]
+    assert counts == {False: [40, 3, 280, 18], True: [8, 3, 56, 8]}
+
+
 def test_the_list_of_suites_has_all_five_papers() -> None:
     listed = cli("reproduce", "--list").stdout
     for name in ("fliu/table1", "drdm/table6", "fedpg/fig5", "fedavg2rep/table3", "fedas/fig7"):

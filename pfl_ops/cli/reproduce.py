@@ -148,7 +148,7 @@ def reproduce(
     own = _own(suite)
     chosen = [] if planned else _chosen(names or [], size, only, every, own, listed)
     if listed:
-        _list(chosen)
+        _list(chosen if only else [(one, one.cells) for one, _ in chosen])
         return
     if choices is not None:
         chosen = _with_choices(chosen, choices, choose, results, size, every=not (names or suite))
@@ -399,13 +399,17 @@ def _chosen(
 
 
 def _list(chosen: "list[tuple[Suite, tuple[Cell, ...]]]") -> None:
+    """Print a line a suite: the cells that are meant, the numbers published of them, the claims about them alone."""
     from pfl_ops.cli.live import plain_table
 
     counts = ("cells", "n", "published", "claims")
     table = plain_table("suite", "shows", numbers=counts, no_wrap=("suite", "cells", "n"))
-    for suite, _ in chosen:
+    for suite, cells in chosen:
+        meant = {cell.name for cell in cells}
+        published = sum(cell in meant for cell, _ in suite.published)
+        claims = sum(claim.cells(suite.labels) <= meant for claim in suite.claims)
         n = suite.repetitions if suite.states_repetitions else f"({suite.repetitions})"
-        numbers = (len(suite.cells), n, len(suite.published) or "–", len(suite.claims) or "–")
+        numbers = (len(cells), n, published or "–", claims or "–")
         table.add_row(suite.name, suite.title, *map(str, numbers))
     out().print(table)
     say(
