@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from pfl_ops.config.experiment import Experiment
 
 
+PROBE_SECONDS = 0.5  # a lock that is held longer is another courier's
+
+
 def track(niceness: int, *folders: str) -> None:
     """Track the runs of some requests, and end the process; its exit code is 1 if one of them failed.
 
@@ -33,7 +36,7 @@ def track(niceness: int, *folders: str) -> None:
     for folder in map(Path, folders):
         lock = FileLock(folder / LOCK)
         try:
-            lock.acquire(timeout=0)
+            lock.acquire(timeout=PROBE_SECONDS, poll_interval=0.01)  # `is_locked` takes it for a moment
         except (Timeout, OSError):  # another courier has it, or has done it
             continue
         try:

@@ -5,6 +5,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,7 +16,7 @@ import pytest
 import torch
 from filelock import FileLock
 
-from pfl_ops import recording, runs
+from pfl_ops import courier, recording, runs
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.errors import PflOpsError
 from pfl_ops.federation.execution import choose
@@ -372,6 +373,28 @@ def test_a_request_that_fails_stays_with_its_reason(home, tmp_path, caplog, monk
             "fliu": "FINISHED", "own": "FINISHED",
         }  # fmt: skip
     assert requests.problems(WorkFolder(home)) == []
+
+
+def test_a_courier_waits_for_a_look_at_its_lock(tmp_path, monkeypatch):
+    """Another command that looks (`is_locked`) takes the lock for a moment. The courier skipped the request."""
+    (tmp_path / requests.REQUEST).touch()
+    tracked = []
+    monkeypatch.setattr(courier, "_track", tracked.append)
+    monkeypatch.setattr(courier, "PROBE_SECONDS", 60.0)
+    look = FileLock(tmp_path / requests.LOCK, thread_local=False)
+    look.acquire()
+    threading.Timer(0.1, look.release).start()
+    with pytest.raises(SystemExit):
+        courier.track(0, str(tmp_path))
+    assert tracked == [tmp_path]
+
+
+def test_a_courier_leaves_a_request_to_another_one(tmp_path, monkeypatch):
+    (tmp_path / requests.REQUEST).touch()
+    monkeypatch.setattr(courier, "_track", pytest.fail)
+    with FileLock(tmp_path / requests.LOCK), pytest.raises(SystemExit):
+        courier.track(0, str(tmp_path))
+    assert tmp_path.exists()
 
 
 def test_a_request_of_another_user_is_refused(home, monkeypatch, tmp_path):

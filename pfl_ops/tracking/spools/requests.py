@@ -252,7 +252,7 @@ def remove(folder: Path) -> None:
 
 
 def is_locked(file: Path) -> bool:
-    """True if a process holds that lock."""
+    """True if a process holds that lock. It is free again at once: who takes it waits for a moment."""
     if not file.exists():
         return False
     lock = FileLock(file)
