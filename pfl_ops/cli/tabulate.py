@@ -88,9 +88,12 @@ def tabulate(
     from pfl_ops import spaces
     from pfl_ops.config.precedence import assignments
     from pfl_ops.federation.loop.estimate import duration
+    from pfl_ops.tuning.commands.terms import check_build
+    from pfl_ops.tuning.studies.budget import StudyLimits
     from pfl_ops.tuning.studies.environments import names_given, parse_values
     from pfl_ops.tuning.studies.settings import Settings
     from pfl_ops.tuning.tables.table_plan import CONFIGURATIONS, TablePlan
+    from pfl_ops.tuning.tables.table_plan import environments as environments_of_table
     from pfl_ops.tuning.tables.tabulation import missing_runs
     from pfl_ops.tuning.tables.tabulation import tabulate as run
 
@@ -120,8 +123,13 @@ def tabulate(
         space = spaces.grid_space(axes, space) if axes else space
         if axes or search_space is not None:  # as `tune` takes a file: epochs in place of steps that are recommended
             one = spaces.in_unit_of(space, one, held)
-        settings.append(Settings.of(one, space, metric=metric, hold=held, environments=named, vary=varied or None))
+        none = StudyLimits(confirm=0)  # the seeds of a confirmation are not run
+        settings.append(Settings.of(one, space, none, metric, hold=held, environments=named, vary=varied or None))
     plan = TablePlan.of(settings, CONFIGURATIONS if configurations is None else configurations, seeds, axes)
+    for made in settings:
+        for environment in environments_of_table(made):
+            label = f"{made.experiment.algorithm.name}, {environment.name}"
+            check_build(environment.of(made.experiment), data_dir, execution, label)
     if not axes and (anyway := searched_anyway(settings, config=config, preset=preset)):
         say(out() if dry_run else err(), anyway)
     if dry_run:

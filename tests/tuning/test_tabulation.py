@@ -23,6 +23,7 @@ from pfl_ops.federation.state.checkpoint import Record
 from pfl_ops.jobs.report import Failure
 from pfl_ops.jobs.resources import ResourceShare
 from pfl_ops.jobs.runner import JobEvent
+from pfl_ops.tuning.studies.budget import StudyLimits
 from pfl_ops.tuning.studies.settings import Settings
 from pfl_ops.tuning.tables import tabulation
 from pfl_ops.tuning.tables.replay import StudyRule, replay
@@ -542,6 +543,31 @@ def test_a_dry_run_refuses_a_file_that_is_no_such_table(tmp_path, monkeypatch):
     found = [command(*words, *dry) for dry in ([], ["--dry-run"])]
     assert [one.exit_code for one in found] == [2, 2] and found[0].stderr == found[1].stderr
     assert "t.parquet" in found[1].stderr and not found[1].stdout
+
+
+COHORTS = {"clients": 30, "participation": 0.1, "train_size": 600, "partition": "ls", "evaluation.clients": 12}
+
+
+def test_every_seed_has_a_score_at_l2():
+    """3 of 30 clients in the last round, 12 scored: with seeds 0 and 2 none is both.
+
+    Seed 2's runs were in the table, of every configuration without a value.
+    """
+    one = Experiment.of("fedavg_ft", dataset="digits", model="linear", rounds=2, seed=1, **COHORTS)
+    settings = Settings.of(one, limits=StudyLimits(confirm=0))
+    TablePlan.of([settings], 1, 1)
+    with pytest.raises(PflOpsError, match="3 of 30 clients, and with seed 2 none of these is among the 12"):
+        TablePlan.of([settings], 1, 2)
+
+
+@pytest.mark.parametrize("dry", [[], ["--dry-run"]], ids=["run", "dry run"])
+def test_an_impossible_partition_is_refused_before_ray(dry, tmp_path, monkeypatch):
+    """The second environment was met after Ray's start, and t.parquet.runs stayed; a dry run built the first alone."""
+    monkeypatch.chdir(tmp_path)
+    words = ["tabulate", "fedavg", "--dataset", "digits", "--model", "linear", "--clients", "4", "--rounds", "1"]
+    found = command(*words, "--environments", "ls,path", "--out", "t.parquet", *dry)
+    line = "pfl-ops: fedavg, path: partition 'path' needs clients * classes_per_client >= 10"
+    assert found.exit_code == 2 and found.stderr.startswith(line) and not found.stdout and not [*tmp_path.iterdir()]
 
 
 def test_a_dry_run_counts_the_runs_that_are_left(tmp_path, monkeypatch):

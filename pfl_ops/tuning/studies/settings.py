@@ -429,12 +429,14 @@ class Settings:
         return f"scheduler {self.scheduler}" if self.scheduler != other.scheduler else ""
 
 
-def check_cohorts(settings: Settings) -> None:
+def check_cohorts(settings: Settings, seeds: Sequence[int] | None = None) -> None:
     """Refuse scores at L2 of a last round whose cohort has no client that is scored: they have no value.
 
     Nothing is checked where the number of clients or their draw is not known: the data's own clients, a method that
     draws its cohorts, a search that varies who takes part.
 
+    Args:
+        seeds: of the runs; none: those of the study's trials and of its confirmation.
     Raises:
         PflOpsError: the message has the first such seed, and what to set.
     """
@@ -447,8 +449,9 @@ def check_cohorts(settings: Settings) -> None:
     from pfl_ops.federation.loop import cohort
     from pfl_ops.federation.scoring.evaluate import scored_clients
 
-    seeds = [base.seed + i for i in range(settings.seeds_per_trial)]
-    seeds += [base.seed + SEED_OFFSET + i for i in range(settings.confirm)]
+    if seeds is None:
+        confirming = range(base.seed + SEED_OFFSET, base.seed + SEED_OFFSET + settings.confirm)
+        seeds = [*range(base.seed, base.seed + settings.seeds_per_trial), *confirming]
     for e in settings.in_environments:
         n, who = getattr(e.partition, "clients", None), e.participation
         if n is None or n <= (scored := e.evaluation.clients or ALL_UP_TO):

@@ -15,7 +15,7 @@ from pfl_ops.spaces import Axes, Point, grid_points
 from pfl_ops.spaces.space import short
 from pfl_ops.tuning.studies.environments import Environment
 from pfl_ops.tuning.studies.samplers import DecimalRandomSampler
-from pfl_ops.tuning.studies.settings import Settings
+from pfl_ops.tuning.studies.settings import Settings, check_cohorts
 from pfl_ops.tuning.studies.study_storage import StudyStorage
 from pfl_ops.tuning.studies.tested import tested_key
 from pfl_ops.tuning.tables.trial_table import RunRecord, TrialTable, rows_of
@@ -93,8 +93,8 @@ class TablePlan:
             settings: of each method, as `Settings.of` checks them. configurations, seeds: numbers of them.
             axes: of a grid whose space (`spaces.grid_space`) is that of the settings; `configurations` is not used.
         Raises:
-            PflOpsError: numbers that can't be, several objectives, a method twice, or a point of the grid that a method
-                refuses.
+            PflOpsError: numbers that can't be, several objectives, a method twice, a seed without a score at L2, or a
+                point of the grid that a method refuses.
         """
         for flag, value in (("--configurations", configurations), ("--seeds", seeds)):
             if not 1 <= value <= MOST:
@@ -108,6 +108,8 @@ class TablePlan:
                 )
         first = settings[0].experiment.seed
         check_last_seed(first, seeds, "seeds")
+        for one in settings:
+            check_cohorts(one, range(first, first + seeds))
         points = tuple(tuple(grid(one, axes) if axes else sample(one, configurations)) for one in settings)
         return cls(tuple(settings), points, tuple(range(first, first + seeds)))
 
