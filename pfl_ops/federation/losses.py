@@ -72,6 +72,3 @@ def known(name: str) -> str:
     if name not in LOSSES.builtin:
         LOSSES.get(name)
     return name
-
-
-__all__ = ["CROSS_ENTROPY", "LOSSES", "known", "positional", "register"]

@@ -147,8 +147,3 @@ def _content(cell: CellType) -> list[object]:
         return [cell.cell_contents]
     except ValueError:
         return []
-
-
-__all__ = [
-    "MisuseError", "captured", "defined", "drawn_from", "dtype", "kind", "name_of", "repeatable", "shared_generators",
-]  # fmt: skip

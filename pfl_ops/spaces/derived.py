@@ -90,6 +90,3 @@ def _ends(allowed: AllowedValues, default: float) -> tuple[float, float]:
     if allowed.high_open and high == allowed.high:
         high = max(high - inwards, default)
     return low, high
-
-
-__all__ = ["from_fields"]

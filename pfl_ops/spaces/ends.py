@@ -43,6 +43,3 @@ def _ends(p: Parameter, value: Value, allowed: "AllowedValues") -> Iterator[bool
     step = 1.0 if p.kind == "int" else 0.0  # to the first number inside an open bound
     yield x - low <= near and (allowed.low is None or p.low - allowed.low > step * allowed.low_open)
     yield high - x <= near and (allowed.high is None or allowed.high - p.high > step * allowed.high_open)
-
-
-__all__ = ["at_ends"]

@@ -183,6 +183,3 @@ def difference(one: dict[str, Tensor], other: dict[str, Tensor]) -> float:
             return float("inf")
         largest = max(largest, float((a - b).nan_to_num(0.0).abs().max()) if a.numel() else 0.0)
     return largest
-
-
-__all__ = ["difference", "methods", "precisions", "repeats", "results", "scores"]

@@ -106,6 +106,3 @@ def _asked(o: Options, process: HostedProcess, method: str) -> Any:
         return process.answer()
     except PflOpsError as error:
         raise PflOpsError(f"{method}: {error}") from error
-
-
-__all__ = ["cell", "extrapolated"]

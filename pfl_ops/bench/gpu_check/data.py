@@ -41,6 +41,3 @@ def _write(file: Path, shape: tuple[int, ...], train: int, test: int) -> None:
         return draws.permutation(np.arange(n) % 10)
 
     np.savez(file, x_train=images(train), y_train=labels(train), x_test=images(test), y_test=labels(test))
-
-
-__all__ = ["mnist", "small"]

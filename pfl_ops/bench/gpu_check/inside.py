@@ -72,6 +72,3 @@ class Rounds:
         if self.device == "cuda":
             found["device"] = torch.cuda.max_memory_allocated() / 2**20
         return found
-
-
-__all__ = ["Greedy", "Rounds"]

@@ -94,6 +94,3 @@ def worst(rows: Sequence[CheckRow]) -> Status:
     """
     found = {row.status for row in rows}
     return "failed" if "failed" in found else "passed" if "passed" in found else "skipped"
-
-
-__all__ = ["NO_GPU", "NO_TIME", "CheckRow", "Status", "in_one_line", "number", "passed_if", "step", "table", "worst"]

@@ -111,6 +111,3 @@ def _machine(device: str) -> dict[str, Any]:
             "cudnn": torch.backends.cudnn.version(),
         }
     return found
-
-
-__all__ = ["CHECKS", "check"]

@@ -108,6 +108,3 @@ def _cap() -> CheckRow:
         return CheckRow("processes", "cap on memory", "passed")
     finally:
         process.kill()
-
-
-__all__ = ["cap", "matrix_product", "networks", "processes"]

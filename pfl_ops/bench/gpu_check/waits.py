@@ -55,6 +55,3 @@ def waits_in_steps(found: Counter[str]) -> Iterator[None]:
         finally:
             mode("default")
             found.update(f"{Path(one.filename).name}:{one.lineno}" for one in log if SYNC in str(one.message))
-
-
-__all__ = ["KNOWN", "around_steps", "waits_in_steps"]

@@ -158,6 +158,3 @@ def kept(
     if (before := meta.get(PROCESSOR, here)) != here:
         lines.append(f"was computed on {before} so far, goes on on {here}: last digits may differ")
     return executions, lines
-
-
-__all__ = ["PROCESSOR", "Executions", "kept"]

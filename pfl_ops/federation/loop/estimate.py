@@ -369,6 +369,3 @@ def _timed(simulation: Simulation, run: Callable[[], T]) -> tuple[float, T]:
         return first, found
     second, found = go()
     return min(first, second), found
-
-
-__all__ = ["Estimate", "duration", "estimate", "size"]

@@ -363,6 +363,3 @@ def check_models(
         raise _Wrong(f"Models with {kind(rows)}{what}; expected P = {len(like)} and {dtype(like)}")
     if rows.device != like.device:
         raise _Wrong(f"Models with {kind(rows)}{what}; expected them on {like.device}")
-
-
-__all__ = ["CheckedMethod", "MethodError", "check_models", "check_update"]

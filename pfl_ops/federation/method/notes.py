@@ -68,6 +68,3 @@ class Notes:
         for name, value in self._values.items():
             found |= metrics.noted(name, value.to("cpu", torch.float64).numpy(), stragglers)
         return found
-
-
-__all__ = ["Notes"]

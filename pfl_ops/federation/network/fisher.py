@@ -79,6 +79,3 @@ def _square(layer: nn.Module, a: Tensor, delta: Tensor) -> Tensor:
     if places * (delta.shape[1] + a.shape[1]) < delta.shape[1] * a.shape[1]:  # the shorter way by products of places
         return ((a.mT @ a) * (delta.mT @ delta)).sum(dim=(1, 2)) + bias
     return (delta @ a.mT).square().sum(dim=(1, 2)) + bias
-
-
-__all__ = ["square_lengths"]

@@ -163,6 +163,3 @@ def initial_extra(extra: Mapping[str, tuple[int, ...]], seed: int) -> Tensor:
         uniform = rng.generator(seed, "extra", name).uniform(-1, 1, shape) / fan_in**0.5
         pieces.append(torch.from_numpy(uniform if len(shape) > 1 else 0 * uniform).reshape(-1))
     return torch.cat(pieces)
-
-
-__all__ = ["Layout", "LayoutBlock", "initial_extra"]

@@ -82,6 +82,3 @@ def _multipliers(count: int, device: str) -> Tensor:
     """Odd numbers, int64 [2, count]."""
     drawn = rng.generator(0, "fingerprint", count).integers(-(1 << 63), 1 << 63, (2, count), dtype="int64")
     return torch.from_numpy(drawn | 1).to(device)
-
-
-__all__ = ["Fingerprint", "digests", "fingerprints"]

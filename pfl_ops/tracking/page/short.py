@@ -62,6 +62,3 @@ def _with_hash(client: "MlflowClient", digits: str) -> "list[Run]":
     where = f"tags.`pfl_ops.experiment_hash` LIKE '{digits}%'"
     found = client.search_runs(experiments, where, order_by=["attributes.start_time DESC"])
     return sorted(found, key=lambda run: "mlflow.parentRunId" in run.data.tags)
-
-
-__all__ = ["KINDS", "find_page", "short_address"]

@@ -341,17 +341,3 @@ def _release(lock: FileLock) -> None:
     """Let go of a lock and leave its file, which may be gone with its folder."""
     with suppress(OSError):
         lock.release()
-
-
-__all__ = [
-    "COURIER",
-    "Request",
-    "RequestedRun",
-    "RunEnd",
-    "drop_killed",
-    "is_possible",
-    "pending",
-    "problems",
-    "read",
-    "settle",
-]
