@@ -72,10 +72,17 @@ results: $(STAMP) ## run what docs/results lacks, its undecided claims for HOURS
 	$(BIN)/pfl-ops reproduce mcmahan/table1 --only 'iid/*' --scale full --repetitions 4 --results docs/results
 	$(BIN)/pfl-ops reproduce mcmahan/table1 --scale medium --results docs/results
 	$(BIN)/pfl-ops reproduce niid_bench/label_skew --only 'mnist/{iid,dir05}/*' --scale small --results docs/results
-	$(BIN)/pfl-ops reproduce drdm/table5 --only '*/{!drdm_feddyn}' --scale medium --repetitions 9 --results docs/results
-	$(BIN)/pfl-ops reproduce drdm/table5 --only '{a0.1,a0.7}/{drdm,drfa}' --scale medium --repetitions 13 --results docs/results
-	$(BIN)/pfl-ops reproduce drdm/table6 --only '*/{!drdm_feddyn}' --scale medium --repetitions 5 --results docs/results
-	$(BIN)/pfl-ops reproduce drdm/table6 --only '*/{drfa,fedavg}' --scale medium --repetitions 13 --results docs/results
+	$(BIN)/pfl-ops reproduce drdm/table5 --only '*/{!drdm_feddyn}' --scale medium --repetitions 13 --results docs/results
+	$(BIN)/pfl-ops reproduce drdm/table5 --only 'a0.1/{drfa,fedavg}' --scale medium --repetitions 22 --results docs/results
+	$(BIN)/pfl-ops reproduce drdm/table5 --only 'a0.7/{!drdm_feddyn}' --scale medium --repetitions 24 --results docs/results
+	$(BIN)/pfl-ops reproduce drdm/table6 --only '*/{!drdm_feddyn}' --scale medium --repetitions 7 --results docs/results
+	$(BIN)/pfl-ops reproduce drdm/table6 --only 's0.3/{!drdm_feddyn}' --scale medium --repetitions 14 --results docs/results
+	$(BIN)/pfl-ops reproduce drdm/table6 --only 's0.7/{!drdm_feddyn}' --scale medium --repetitions 11 --results docs/results
+	$(BIN)/pfl-ops reproduce drdm/table6 --only '*/{drfa,fedavg}' --scale medium --repetitions 16 --results docs/results
+	$(BIN)/pfl-ops reproduce drdm/table5 --only a0.1/drfa --scale medium --repetitions 5 --set algorithm.sampling=uniform --set algorithm.snapshot=own --set algorithm.floor=0.001 --set algorithm.gamma=0.09 --set algorithm.gamma_decay=0.9 --results docs/results
+	$(BIN)/pfl-ops reproduce drdm/table5 --only a0.1/drfa --scale medium --repetitions 5 --set algorithm.gamma=0 --results docs/results
+	$(BIN)/pfl-ops reproduce drdm/table5 --only a0.1/drfa --scale medium --repetitions 5 --set algorithm.gamma=0.0005 --results docs/results
+	$(BIN)/pfl-ops reproduce drdm/table5 --only a0.1/drfa --scale medium --repetitions 5 --set training.lr=0.01 --results docs/results
 	$(BIN)/pfl-ops reproduce drdm/table3 drdm/table4 drdm/fig3 drdm/fig4 drdm/fig5 drdm/fig6 --scale full --until-decided --hours $(HOURS) --results docs/results
 
 bench: $(STAMP) ## speed on this machine beside a plain PyTorch loop: about ten minutes on two cores

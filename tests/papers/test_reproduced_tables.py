@@ -188,3 +188,27 @@ def test_tables_of_drdm_at_medium() -> None:
                 assert abs(float(entry.partition("| ")[2]) - paper[place]) < HALF_A_TENTH, place
                 shown += 1
     assert shown == 2 * 8 * 5
+
+
+def test_table_of_drfa_under_changed_settings() -> None:
+    """Means and deviations of class skew 0.1, seeds 0 to 4, by the settings that each line names."""
+    changed = pd.read_csv(ROOT / "docs" / "results" / "drdm-table5-medium-changed.csv")
+    unchanged = pd.read_csv(ROOT / "docs" / "results" / "drdm-table5-medium.csv").assign(set="")
+    found = pd.concat([changed[changed.cell == "a0.1/drfa"], unchanged])
+    found = found[found.seed < 5].groupby(["cell", "set"])[[f"{L1}/mean", f"{L1}/worst"]].agg(["mean", "std", "size"])
+    _, _, *table = PAGE[PAGE.index("| class skew 0.1, seeds 0 to 4 |") :].partition("\n\n")[0].splitlines()
+    lines = [line.strip("| ").split(" | ") for line in table]
+    for beginning, cell, setting in (
+        ("as chosen", "drfa", ""),
+        ("γ 0.0005", "drfa", '{"algorithm.gamma": 0.0005}'),
+        ("γ 0:", "drfa", '{"algorithm.gamma": 0}'),
+        ("the authors' code", "drfa", changed["set"][changed["set"].str.contains("snapshot")].iloc[0]),
+        ("η 0.01", "drfa", '{"training.lr": 0.01}'),
+        ("FedAvg", "fedavg", ""),
+    ):
+        (entries,) = [own for first, *own in lines if first.startswith(beginning)]
+        is_there = found.loc[f"a0.1/{cell}", setting]
+        assert is_there[f"{L1}/mean", "size"] == 5
+        assert entries == [
+            f"{is_there[key, 'mean']:.1f} ± {is_there[key, 'std']:.1f}" for key in (f"{L1}/mean", f"{L1}/worst")
+        ]
