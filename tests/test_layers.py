@@ -276,3 +276,9 @@ def test_names_are_listed_without_torch() -> None:
         "from pfl_ops.data.partition import PARTITIONS; ALGORITHMS.names(), MODELS.names(), PARTITIONS.names()"
     )
     assert "torch" not in modules
+
+
+def test_arguments_are_checked_without_torch() -> None:
+    """`compare` has no use for it, and would wait seconds."""
+    code = "from pfl_ops.config.arguments import checked; checked(lambda data_dir=None: None)(data_dir='data')"
+    assert "torch" not in _loaded_after(code)

@@ -59,7 +59,6 @@ def checked(function: Callable[P, T]) -> Callable[P, T]:
 def _check_experiments(function: str, argument: str, given: Any) -> None:
     """Refuse all but experiments: names of methods, say, or a list where one is asked for."""
     from pfl_ops.config.experiment import Experiment
-    from pfl_ops.federation.misuse import kind
 
     several = argument == "experiments"
     if several and isinstance(given, (list, tuple)):
@@ -67,6 +66,8 @@ def _check_experiments(function: str, argument: str, given: Any) -> None:
     else:
         wrong = [] if isinstance(given, Experiment) and not several else [given]
     for one in wrong[:1]:
+        from pfl_ops.federation.misuse import kind  # with torch
+
         name = f'"{echo(one)}", ' if isinstance(one, str) else ""
         got = f"'{echo(one)}'" if name else f"the class {one.__name__}" if isinstance(one, type) else kind(one)
         wanted, right = "an Experiment", f"Experiment.of({name}...)"
@@ -77,10 +78,13 @@ def _check_experiments(function: str, argument: str, given: Any) -> None:
 
 def _check_execution(function: str, given: Any) -> None:
     """Refuse a device's name, say, in place of an `Execution`."""
-    from pfl_ops.federation.misuse import kind
+    if given is None:
+        return
     from pfl_ops.federation.settings import Execution
 
-    if given is not None and not isinstance(given, Execution):
+    if not isinstance(given, Execution):
+        from pfl_ops.federation.misuse import kind  # with torch
+
         got, device = (f"'{echo(given)}'", given) if isinstance(given, str) else (kind(given), "cpu")
         right = f'{function}(..., execution=Execution(device="{echo(device)}"))'
         raise ArgumentError(f"{function}() takes an Execution, got {got}: {right}, of pfl_ops.federation.settings")
