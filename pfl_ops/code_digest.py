@@ -20,6 +20,8 @@ from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any
 
+PLUGIN = "pfl_ops_plugin_"
+"""Beginning of the names of plug-ins' modules; the rest is made from their bytes."""
 PARTS = ("pfl_ops.algorithms", "pfl_ops.models", "pfl_ops.data")
 """Packages with methods, networks, partitions, and helpers of theirs."""
 
@@ -181,6 +183,8 @@ def _read_as_loaded(module: str, path: Path) -> _Code:
     """Read a module, or return what was read when it was loaded."""
     spec, functions = getattr(sys.modules.get(module), "__spec__", None), list(_functions(module))
     known = _found.get((module, path))
+    if known is not None and module.startswith(PLUGIN):  # its file may be gone, where another one has the same bytes
+        return known[2]
     if known is None or known[0] is not spec or known[1] != functions:
         known = _found[module, path] = (spec, functions, _read(module, path))
     return known[2]
@@ -188,7 +192,7 @@ def _read_as_loaded(module: str, path: Path) -> _Code:
 
 def _functions(module: str) -> Iterator[CodeType]:
     """The code of the functions of a module of the user, and of those of its classes."""
-    if module.startswith("pfl_ops_plugin_"):  # nothing replaces these
+    if module.startswith(PLUGIN):  # nothing replaces these
         return
     for thing in _names_of(module):
         if getattr(thing, "__module__", None) == module:

@@ -14,11 +14,11 @@ from types import CodeType, ModuleType
 from typing import Any, Generic, TypeVar
 
 from pfl_ops import code_digest, notebook
+from pfl_ops.code_digest import PLUGIN
 from pfl_ops.errors import LONGEST_PATH, PflOpsError, check_name, echo, in_a_line, nearest, place, unknown
 
 T = TypeVar("T")
 
-_PLUGIN = "pfl_ops_plugin_"  # how the names of plug-ins' modules begin
 _plugins: dict[str, Path] = {}  # digest -> file
 _sources: dict[str, bytes] = {}  # digest -> its bytes when it was loaded
 _tables: "list[Registry[Any]]" = []  # every registry, so that a plug-in that fails is forgotten in all
@@ -65,7 +65,7 @@ class Registry(Generic[T]):
         check_name(self.kind, name)
         there = _origin(self._found[name]) if name in self._found else self._offered(name)
         package = module.partition(".")[0]
-        is_plugin = module.startswith(_PLUGIN)
+        is_plugin = module.startswith(PLUGIN)
         again = there == ((notebook.MAIN if is_plugin else module), qualname)
         if there is not None and not again and (there[1] or there[0].partition(".")[0] != package):
             mine, theirs = _file(module), _file(there[0])
@@ -185,7 +185,7 @@ def load_plugin(path: Path | str, kind: str = "plug-in") -> str:
     source = path.read_bytes()
     digest = hashlib.sha256(source).hexdigest()
     if digest not in _plugins:
-        name = f"{_PLUGIN}{digest[:12]}"
+        name = f"{PLUGIN}{digest[:12]}"
         shown = f"{kind} {echo(path, LONGEST_PATH)}"
         if path.suffix not in importlib.machinery.SOURCE_SUFFIXES:
             raise PflOpsError(f"{shown} is not a Python file")
@@ -194,7 +194,7 @@ def load_plugin(path: Path | str, kind: str = "plug-in") -> str:
         assert spec is not None  # only without a loader
         module = importlib.util.module_from_spec(spec)
         sys.modules[name] = module
-        old = {other: _PLUGIN + other[:12] for other, there in _plugins.items() if there == path}  # edited since
+        old = {other: PLUGIN + other[:12] for other, there in _plugins.items() if there == path}  # edited since
         before = [(table, table._forget(old.values())) for table in _tables]
         try:
             loader.exec_module(module)
@@ -218,7 +218,7 @@ def load_plugin(path: Path | str, kind: str = "plug-in") -> str:
 
 def plugin_module(digest: str) -> ModuleType:
     """Return the module of a file that `load_plugin` has imported."""
-    return sys.modules[_PLUGIN + digest[:12]]
+    return sys.modules[PLUGIN + digest[:12]]
 
 
 def plugin_source(digest: str) -> bytes:
@@ -256,7 +256,7 @@ def _written(thing: Any) -> Any:
 
 def _file(module: str) -> str:
     """A module as a user knows it: the path of a plug-in's file, else the module's name."""
-    path = getattr(sys.modules.get(module), "__file__", None) if module.startswith(_PLUGIN) else None
+    path = getattr(sys.modules.get(module), "__file__", None) if module.startswith(PLUGIN) else None
     return echo(path, LONGEST_PATH) if path else module
 
 
@@ -266,7 +266,7 @@ def _own_files() -> str:
         return "; of a file of your own: --plugin FILE.py, in Python pfl_ops.registry.load_plugin('FILE.py')"
     told = []
     for digest, path in _plugins.items():
-        mine = sorted(n for t in _tables for n, thing in t._found.items() if _origin(thing)[0] == _PLUGIN + digest[:12])
+        mine = sorted(n for t in _tables for n, thing in t._found.items() if _origin(thing)[0] == PLUGIN + digest[:12])
         told.append(f"{echo(path.name)} registers {', '.join(map(echo, mine)) or 'nothing'}")
     return "; " + "; ".join(told)
 

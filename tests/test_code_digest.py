@@ -128,6 +128,7 @@ def test_a_method_is_its_module_and_the_helpers_that_it_imports(monkeypatch: pyt
         read.add(module)
         return original(module, path)
 
+    monkeypatch.setattr(code_digest, "_found", {})
     monkeypatch.setattr(code_digest, "_read", noted)
     ALGORITHMS.digest("drdm")
     names = {"drdm", "dual", "solvers", "parts"}

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import pfl_ops
-from pfl_ops import recording, registry
+from pfl_ops import code_digest, recording, registry
 from pfl_ops.algorithms import ALGORITHMS
 from pfl_ops.data.partition import PARTITIONS
 from pfl_ops.errors import PflOpsError
@@ -301,13 +301,13 @@ def test_a_plug_in_replaces_what_a_cell_defined_under_its_name(monkeypatch: pyte
         return type(qualname, (), {"__module__": module, "__qualname__": qualname})
 
     for digest in ("a" * 12, "b" * 12):
-        monkeypatch.setitem(sys.modules, registry._PLUGIN + digest, ModuleType("plugin"))
+        monkeypatch.setitem(sys.modules, code_digest.PLUGIN + digest, ModuleType("plugin"))
     table.add("mine", thing("__main__", "Mine"))
     with pytest.raises(PflOpsError, match="two things are named 'mine': Yours of"):
-        table.add("mine", thing(registry._PLUGIN + "a" * 12, "Yours"))
-    moved = table.add("mine", thing(registry._PLUGIN + "a" * 12, "Mine"))
+        table.add("mine", thing(code_digest.PLUGIN + "a" * 12, "Yours"))
+    moved = table.add("mine", thing(code_digest.PLUGIN + "a" * 12, "Mine"))
     assert table.get("mine") is moved
-    for other in ("__main__", registry._PLUGIN + "b" * 12):
+    for other in ("__main__", code_digest.PLUGIN + "b" * 12):
         with pytest.raises(PflOpsError, match="two things are named 'mine': Mine of"):
             table.add("mine", thing(other, "Mine"))
 

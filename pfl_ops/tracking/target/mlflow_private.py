@@ -37,19 +37,16 @@ def read_runs(address: str, experiments: Sequence[str]) -> list[StoredRun]:
 
     Args:
         address: of the database. experiments: their ids.
-    Raises:
-        MlflowException: the database can't be read.
     """
     from mlflow.store.tracking.dbmodels.models import SqlLatestMetric, SqlParam, SqlRun, SqlTag
     from mlflow.tracking._tracking_service.utils import _get_store
     from sqlalchemy import select
 
     wanted = (SqlRun.experiment_id.in_([int(i) for i in experiments]), SqlRun.lifecycle_stage == "active")
-    columns = (SqlRun.run_uuid, SqlRun.name, SqlRun.experiment_id, SqlRun.status, SqlRun.start_time, SqlRun.end_time)
+    names = ("run_uuid", "name", "experiment_id", "status", "start_time", "end_time", "artifact_uri")
+    columns = [getattr(SqlRun, name) for name in names]
     with _get_store(address).ManagedSessionMaker() as session:
-        runs = session.execute(
-            select(*columns, SqlRun.artifact_uri).where(*wanted).order_by(SqlRun.start_time, SqlRun.run_uuid)
-        ).all()
+        runs = session.execute(select(*columns).where(*wanted).order_by(SqlRun.start_time, SqlRun.run_uuid)).all()
 
         def read(table: Any, *is_nan: Any) -> dict[str, dict[str, Any]]:
             ids = select(SqlRun.run_uuid).where(*wanted)
@@ -72,8 +69,6 @@ def read_history(address: str, run_id: str, keys: Collection[str]) -> list[tuple
 
     Args:
         address: of the database. keys: which metrics.
-    Raises:
-        MlflowException: the database can't be read.
     """
     from mlflow.store.tracking.dbmodels.models import SqlMetric
     from mlflow.tracking._tracking_service.utils import _get_store
@@ -89,11 +84,7 @@ def read_history(address: str, run_id: str, keys: Collection[str]) -> list[tuple
 
 
 def download(artifacts: str, path: str, into: str, tracking_uri: str) -> str:
-    """Return the local path of an artifact below a run's `artifacts`, without asking for the run once more.
-
-    Raises:
-        MlflowException: there is none, or the server does not answer; OSError: it can't be read or written.
-    """
+    """Return the local path of an artifact below a run's `artifacts`, without asking for the run once more."""
     from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
 
     return str(get_artifact_repository(artifacts, tracking_uri=tracking_uri).download_artifacts(path, dst_path=into))

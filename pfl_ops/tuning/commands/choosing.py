@@ -50,7 +50,7 @@ def choose(
                 metric=rule.metric,
                 scheduler="none",
                 confirm=rule.confirm,
-                confirm_top=rule.confirm_top,
+                confirm_top=rule.confirm_top if rule.confirm else None,
                 final_repetitions=0,
                 name=name,
                 resume=name in known,
