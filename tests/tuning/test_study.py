@@ -314,7 +314,7 @@ def test_an_objective_that_is_never_measured_ends_the_study_at_once(run):
             {"space": spaces.parse("training.l: {float: [0, 1]}", "my.yaml")},
             "my.yaml: training.l: the experiment has no",
         ),
-        ({"gpus_per_trial": 1.5}, "a whole number or auto, got '1.5'"),
+        ({"gpus_per_trial": 1.5}, "or auto, got '1.5': a trial computes on one GPU"),
         ({"cpus_per_trial": "fast"}, "--cpus-per-trial must be a number above 0 or auto, got 'fast'"),
         ({"cpus_per_trial": 64}, "no machine of this Ray has 64 CPUs"),
         ({"final_repetitions": -1}, "final repetitions must be >= 0"),
