@@ -90,7 +90,8 @@ def run_benchmark(experiments: "Sequence[Experiment] | None", finals: int, given
 
 def _write(made: "Benchmark") -> Path:
     """The report's page, in ./reports/<name>."""
-    from pfl_ops.cli.study_page import generated, shared
+    from pfl_ops.cli.study_page import generated
+    from pfl_ops.display.setting_cards import shared
     from pfl_ops.reports import write
     from pfl_ops.reports.leaderboards.leaderboard import leaderboard
 

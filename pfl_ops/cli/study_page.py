@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import pfl_ops
 from pfl_ops.display import tables
-from pfl_ops.errors import count, sentence
+from pfl_ops.display.setting_cards import shared, training
+from pfl_ops.errors import sentence
 from pfl_ops.reports.leaderboards.rows import score, table_of
 from pfl_ops.reports.pages.document import (
     Document,
@@ -30,7 +31,6 @@ from pfl_ops.units import in_words
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from pfl_ops.config.experiment import Experiment
     from pfl_ops.tuning import Study
 
 CAPTIONS = {
@@ -54,17 +54,6 @@ def write_page(study: "Study", folder: Path) -> Path:
     return write(page(study), folder)
 
 
-def shared(experiment: "Experiment") -> dict[str, str]:
-    """Return the settings that a page lists as shared: term and text."""
-    n = experiment.partition.clients
-    return {
-        "data": f"{experiment.data.label}, at most {experiment.data.train_size or 'all'} training samples",
-        "partition": f"{experiment.partition.kind}, {'clients as given' if n is None else count(n, 'client')}",
-        "network": experiment.model.name,
-        "rounds": str(experiment.training.rounds),
-    }
-
-
 def generated() -> str:
     """Return what stands at the end of a page: by which version it was made, and when."""
     return f"pfl-ops {pfl_ops.__version__}, {datetime.now():%Y-%m-%d %H:%M}"
@@ -72,7 +61,11 @@ def generated() -> str:
 
 def page(study: "Study") -> Document:
     """Return a study's page."""
-    about = {"method": study.experiment.algorithm.name, **shared(study.experiment), "training": _held(study)}
+    about = {
+        "method": study.experiment.algorithm.name,
+        **shared(study.experiment),
+        "training": training(study.experiment, [str(name) for name in study.table]),
+    }
     if study.environments is not None:
         about["partition"] = f"environments {', '.join(study.environments['environment'])}"
     sections = (
@@ -88,15 +81,6 @@ def page(study: "Study") -> Document:
         f"best: trial {study.trial:03d} of {len(study.table)}, {in_words(study.scores)} on validation data",
         tuple(section for section in sections if section.blocks),
         generated(),
-    )
-
-
-def _held(study: "Study") -> str:
-    """Settings of training that all trials have: "batch_size 50, optimiser adam, ..."."""
-    return ", ".join(
-        f"{path.removeprefix('training.')} {value}"
-        for path, value in study.experiment.flat.items()
-        if path.startswith("training.") and path not in {"training.rounds", *study.table} and value is not None
     )
 
 

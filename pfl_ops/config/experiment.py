@@ -5,6 +5,7 @@ Importing this imports no torch; naming a method or a network does.
 """
 
 from collections.abc import Collection, Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
@@ -56,6 +57,12 @@ FLAGS = {
     "repetitions": "repetitions",
 }
 """Short names of the settings that people change most: flags of the commands, arguments of `Experiment.of`."""
+
+NAMES = ("algorithm.name", "data.name", "partition.kind", "model.name")
+"""Settings that decide the defaults of others."""
+
+CARDS = "pfl_ops.display.setting_cards"
+"""Makes the HTML that a notebook shows: a layer above this one, which is imported when a notebook asks for it."""
 
 
 class Experiment(Section):
@@ -341,6 +348,30 @@ class Experiment(Section):
         about = f"# pfl-ops experiment: {self.label}. Every value is stated; run it with: pfl-ops run --config FILE\n"
         return about + yaml_files.dump(_tags_first(self.resolved))
 
+    def changed(self) -> dict[str, tuple[Any, Any]]:
+        """Return path -> (value, default) of the settings that differ from the defaults of the same names.
+
+        The names are those of method, data, partition and network; they, `seed` and `repetitions` are left out, but for
+        a network that is not the data set's. The default is None if there is no such setting by default. A recorded
+        partition has no defaults: {}.
+
+        >>> Experiment.of("fliu", dataset="digits", lr=0.3).changed()  # FLIU recommends 0.001
+        {'training.lr': (0.3, 0.001)}
+        """
+        given = {path: self.get(path) for path in NAMES}
+        try:
+            usual = type(self).compose(flags=given).flat
+            del given["model.name"]
+            usual["model.name"] = type(self).compose(flags=given).model.name
+        except PflOpsError:  # a partition from a file: nothing is usual about it
+            return {}
+        apart = {*NAMES, "seed", "repetitions"} - {"model.name"}
+        return {
+            path: (value, usual.get(path))
+            for path, value in self.flat.items()
+            if path not in apart and (path not in usual or usual[path] != value)
+        }
+
     def ignored(self) -> tuple[str, ...]:
         """Return the paths of settings that have no effect on the method here.
 
@@ -349,6 +380,10 @@ class Experiment(Section):
         """
         everyone = self.participation.share == 1
         return (*self.algorithm.ignored(), *(self.algorithm.ignores_with_all if everyone else ()))
+
+    def _repr_html_(self) -> str:
+        card: str = import_module(CARDS).experiment_card(self)
+        return card
 
     # -- what it is ---------------------------------------------------------------------------------------------------
 

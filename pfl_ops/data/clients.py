@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from mmap import mmap
 from typing import NamedTuple
 
@@ -18,12 +19,18 @@ from pfl_ops.data.npz import memory_size
 from pfl_ops.data.partition import PartitionError, Scheme
 from pfl_ops.data.partition_files import Recorded, read_partition
 from pfl_ops.data.recorded import locate
-from pfl_ops.errors import format_bytes
+from pfl_ops.errors import echo, format_bytes
 
 LEAF_REMARK = (
     "test samples overlap with training samples, as in LEAF's IID split (data.pooled with partition.stratified=false); "
     "every other partition keeps them apart"
 )
+
+CARDS = "pfl_ops.display.setting_cards"
+"""Makes the HTML that a notebook shows: a layer above this one, which is imported when a notebook asks for it."""
+
+SHOWN_DIGITS = 12
+"""Digits of a digest in a text."""
 
 NUMBERS_SHOWN = 5
 """Clients that a remark lists beside the last one."""
@@ -57,6 +64,10 @@ class Pool:
 
     def __len__(self) -> int:
         return len(self.y)
+
+    def __repr__(self) -> str:
+        kind = str(self.x.dtype).removeprefix("torch.")
+        return f"Pool({len(self):,} samples of {self.n_clients:,} clients, x {kind} {list(self.x.shape)})"
 
     @property
     def by_client(self) -> ByClient[Tensor]:
@@ -123,6 +134,25 @@ class Clients:
     table: np.ndarray
     recorded: Recorded
     remarks: tuple[str, ...] = ()
+
+    @property
+    def title(self) -> str:
+        """Data set, kind of partition, and the seed that the partition is drawn from: "digits, path, seed 0"."""
+        about = self.recorded.about
+        return echo(f"{about['data']}, {about['scheme']['kind']}, seed {about['seed']}")
+
+    def __repr__(self) -> str:
+        classes, sizes, held = ((self.table > 0).sum(axis=1), self.train.sizes.numpy(), self.held.sizes.numpy())
+        return (
+            f"Clients({self.title}: {len(self.table):,} clients, {self.n_classes:,} classes, "
+            f"partition {self.partition_digest[:SHOWN_DIGITS]}\n"
+            f"  train: {len(self.train):,} samples, a client {_range(sizes)} of {_range(classes)} classes\n"
+            f"  {self.split}: {len(self.held):,} samples, a client {_range(held)})"
+        )
+
+    def _repr_html_(self) -> str:
+        card: str = import_module(CARDS).clients_card(self)
+        return card
 
 
 def build_clients(
@@ -214,6 +244,16 @@ def build_clients(
             *filter(None, [_remark_on_unseen(dataset, table, pools[1], split)]),
         ),
     )
+
+
+def _range(values: np.ndarray) -> str:
+    """Return the least, the most and the median of numbers of the clients: "286 to 290 (median 288)"; "2": all alike.
+
+    >>> _range(np.array([1, 2, 2, 2000])), _range(np.array([2, 2]))
+    ('1 to 2,000 (median 2)', '2')
+    """
+    least, most = values.min(), values.max()
+    return f"{least:,}" if least == most else f"{least:,} to {most:,} (median {np.median(values):,.0f})"
 
 
 class _Tests(NamedTuple):

@@ -157,6 +157,52 @@ def test_a_broken_value_is_shown_without_an_error(broken: Any) -> None:
     assert "not shown: " in html
 
 
+def test_experiment_in_a_notebook_has_its_settings_and_what_differs() -> None:
+    experiment = Experiment.of("fliu", dataset="digits", partition="dirichlet", alpha=0.2, clients=7)
+    experiment = experiment.override({"training.lr": 0.3, "model.name": "mlp", "repetitions": 3})
+    html = experiment._repr_html_()
+    assert "svg" not in Tree(html).seen and "not shown" not in html
+    for text in (
+        "fliu-digits-dirichlet &ensp;3 repetitions, seeds 0 to 2",
+        "partition dirichlet, 7 clients: alpha 0.2, per class, cap false, min_size 10",
+        "network mlp: hidden",
+        "training.lr 0.3 0.001 local learning rate of the first round",
+        "model.name mlp cnn_tiny",
+        f"hash {experiment.hash} (of the first repetition)",
+    ):
+        assert text in words(html)
+
+
+def test_experiment_without_its_data_is_shown_without_a_hash(tmp_path: Path) -> None:
+    """The hash counts the content of the data. The name of a file is escaped."""
+    html = Experiment.of("fedavg", dataset=str(tmp_path / "<b>.npz"), model="mlp", partition="iid")._repr_html_()
+    Tree(html)
+    assert "hash: known once &lt;b&gt; is on this machine" in html and "<b>." not in html
+
+
+def test_clients_are_three_lines_of_text_and_a_picture_in_a_notebook() -> None:
+    clients = Experiment.of("fedavg", dataset="digits", partition="path", clients=5).clients()
+    digest = clients.partition_digest
+    assert repr(clients).splitlines() == [
+        f"Clients(digits, path, seed 0: 5 clients, 10 classes, partition {digest[:12]}",
+        "  train: 1,438 samples, a client 283 to 291 (median 288) of 2 classes",
+        "  test: 359 samples, a client 71 to 73 (median 72))",
+    ]
+    assert repr(clients.held) == "Pool(359 samples of 5 clients, x uint8 [359, 8, 8, 1])"
+    html = replace(clients, remarks=("a < b",))._repr_html_()
+    assert Tree(html).seen.count("svg") == 1 and "not shown" not in html
+    for text in ("training samples 283 288 291 1,438", "classes 2 2 2 10", f"partition {digest}", "a &lt; b"):
+        assert text in words(html)
+
+
+def test_clients_of_a_data_set_with_signs_in_its_name_are_escaped() -> None:
+    clients = Experiment.of("fedavg", dataset="digits", partition="path", clients=5).clients()
+    named = replace(clients.recorded, about={**clients.recorded.about, "data": "<i>\x1b"})
+    html = replace(clients, recorded=named)._repr_html_()
+    Tree(html)
+    assert "<i>" not in html and "&lt;i&gt;\\x1b, path" in html
+
+
 def test_a_study_without_a_picture_says_so() -> None:
     html = study(table=TRIALS.drop(columns="state"))._repr_html_()
     assert "training.lr 0.01" in words(html) and "not shown: KeyError: &#x27;state&#x27;" in html

@@ -12,8 +12,9 @@ from matplotlib.colors import to_hex
 from optuna.trial import TrialState
 
 from pfl_ops import figures
-from pfl_ops.cli.study_page import page, shared, write_page
+from pfl_ops.cli.study_page import page, write_page
 from pfl_ops.config.experiment import Experiment
+from pfl_ops.display.setting_cards import shared
 from pfl_ops.reports.pages.document import Picture
 from pfl_ops.tuning import Study
 from pfl_ops.tuning.findings.pictures import NAMES, Pictures, in_theme

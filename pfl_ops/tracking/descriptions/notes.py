@@ -8,14 +8,12 @@ from pfl_ops.algorithms import ALGORITHMS
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.data.datasets import DATASETS
 from pfl_ops.data.partition import PARTITIONS
-from pfl_ops.errors import PflOpsError
 from pfl_ops.federation.losses import LOSSES
 from pfl_ops.models import MODELS
 from pfl_ops.tracking.descriptions.views import EXPERIMENT, artifact_address, view_address
 from pfl_ops.units import exact
 
-GIVEN = ("algorithm.name", "data.name", "partition.kind", "model.name")
-APART = ("evaluation.", "seed", "repetitions", "partition.seed", "partition.kind", "data.name", "algorithm.name")
+APART = ("evaluation.", "partition.seed")
 MOST = 100  # characters of a title
 LONGEST_TRIAL_NAME = 80  # characters
 TRIAL = "pfl_ops.trial"  # tag of the runs of a trial that has several
@@ -68,18 +66,7 @@ def _can_be_edited(experiment: Experiment) -> bool:
 
 def _differing(experiment: Experiment) -> dict[str, Any]:
     """Return the settings in which an experiment differs from its defaults, by path; {}: its partition is a file."""
-    given = {path: experiment.get(path) for path in GIVEN}
-    try:
-        usual = Experiment.compose(flags=given).flat
-        del given["model.name"]
-        usual["model.name"] = Experiment.compose(flags=given).model.name
-    except PflOpsError:  # a partition from a file: nothing is usual about it
-        return {}
-    return {
-        path: value
-        for path, value in experiment.flat.items()
-        if not path.startswith(APART) and (path not in usual or usual[path] != value)
-    }
+    return {path: value for path, (value, _) in experiment.changed().items() if not path.startswith(APART)}
 
 
 def trial_name(number: int, method: str, point: Mapping[str, Any], label: str = "") -> str:

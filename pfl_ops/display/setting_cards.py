@@ -1,0 +1,113 @@
+"""An experiment and its clients as a notebook shows them, and the settings of an experiment in words."""
+
+from collections.abc import Collection, Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pfl_ops.data.datasets import here
+from pfl_ops.display import cards
+from pfl_ops.display.tables import TableRows
+from pfl_ops.errors import count
+from pfl_ops.units import exact
+
+if TYPE_CHECKING:
+    from pfl_ops.config.experiment import Experiment
+    from pfl_ops.data.clients import Clients
+
+
+def shared(experiment: "Experiment") -> dict[str, str]:
+    """Return the settings that a page lists as shared: term and text."""
+    n = experiment.partition.clients
+    return {
+        "data": f"{experiment.data.label}, at most {experiment.data.train_size or 'all'} training samples",
+        "partition": f"{experiment.partition.kind}, {'clients as given' if n is None else count(n, 'client')}",
+        "network": experiment.model.name,
+        "rounds": str(experiment.training.rounds),
+    }
+
+
+def training(experiment: "Experiment", apart: Collection[str] = ()) -> str:
+    """Return the settings of training but the rounds: "batch_size 50, optimiser adam, ..."; `apart`: further paths."""
+    return _of_section(experiment, "training", {"training.rounds", *apart})
+
+
+def _of_section(experiment: "Experiment", section: str, apart: Collection[str]) -> str:
+    """Return the settings of a section that have a value."""
+    return ", ".join(
+        f"{path.removeprefix(f'{section}.')} {_text(value)}"
+        for path, value in experiment.flat.items()
+        if path.startswith(f"{section}.") and path not in apart and value not in (None, ())
+    )
+
+
+def _text(value: Any) -> str:
+    return exact(list(value) if isinstance(value, tuple) else value)
+
+
+def experiment_card(experiment: "Experiment") -> str:
+    """Return an experiment as HTML: its settings, those that differ from the defaults, and its hash."""
+    first, n = experiment.seed, experiment.repetitions
+    seeds = f"seed {first}" if n == 1 else f"{n} repetitions, seeds {first} to {first + n - 1}"
+    return cards.card(
+        lambda: cards.heading(experiment.label, seeds),
+        lambda: cards.table(TableRows("", ("part", "settings"), tuple(_parts(experiment)), frozenset({0, 1}))),
+        lambda: cards.table(_changed(experiment)),
+        lambda: cards.note(_hash(experiment)),
+    )
+
+
+def _parts(experiment: "Experiment") -> Iterator[tuple[str, str]]:
+    """Term and text of each part of an experiment."""
+    told = shared(experiment)
+    names = {"method": "algorithm.name", "partition": "partition.kind", "network": "model.name"}
+    told = {"method": experiment.algorithm.name, **told, "training": training(experiment)}
+    told["rounds"] += f", {experiment.participation.share:.0%} of the clients in each"
+    for term, text in told.items():
+        section, _, name = names.get(term, "").partition(".")
+        more = _of_section(experiment, section, {f"{section}.{name}", "partition.clients"}) if section else ""
+        yield term, f"{text}: {more}" if more else text
+
+
+def _changed(experiment: "Experiment") -> TableRows:
+    """Return the settings that differ from the defaults, a row each."""
+    about = {setting.path: setting.description for setting in experiment.fields()}
+    rows = tuple(
+        (path, _text(value), _text(default), about[path]) for path, (value, default) in experiment.changed().items()
+    )
+    heads = ("setting", "value", "default", "meaning")
+    return TableRows("differs from the defaults", heads, rows, frozenset({0, 3}))
+
+
+def _hash(experiment: "Experiment") -> str:
+    if not here(experiment.data.name):
+        return f"hash: known once {experiment.data.label} is on this machine"
+    return f"hash {experiment.hash}" + (" (of the first repetition)" if experiment.repetitions > 1 else "")
+
+
+def clients_card(clients: "Clients") -> str:
+    """Return the clients' data as HTML: samples and classes of a client, digests, and the picture of the partition."""
+    from pfl_ops import figures
+
+    return cards.card(
+        lambda: cards.heading(clients.title, f"{len(clients.table):,} clients, {clients.n_classes:,} classes"),
+        lambda: cards.table(_numbers(clients)),
+        lambda: cards.note(
+            f"partition {clients.partition_digest}", f"data set {clients.data_digest}", *clients.remarks
+        ),
+        lambda: cards.picture(lambda: figures.partition(clients.table), f"Samples of each client: {clients.title}"),
+    )
+
+
+def _numbers(clients: "Clients") -> TableRows:
+    """Return the least, median and most of a client's samples and classes."""
+    columns = {
+        "training samples": (clients.train.sizes.numpy(), len(clients.train)),
+        f"{clients.split} samples": (clients.held.sizes.numpy(), len(clients.held)),
+        "classes": ((clients.table > 0).sum(axis=1), int((clients.table.sum(axis=0) > 0).sum())),
+    }
+    rows = tuple(
+        (name, f"{values.min():,}", f"{np.median(values):,.0f}", f"{values.max():,}", f"{total:,}")
+        for name, (values, total) in columns.items()
+    )
+    return TableRows("a client has", ("", "least", "median", "most", "all clients"), rows)
