@@ -18,9 +18,10 @@ if TYPE_CHECKING:
 
 def shared(experiment: "Experiment") -> dict[str, str]:
     """Return the settings that a page lists as shared: term and text."""
-    n = experiment.partition.clients
+    n, most = experiment.partition.clients, experiment.data.train_size
+    samples = "all training samples" if most is None else f"at most {most:,} training samples"
     return {
-        "data": f"{experiment.data.label}, at most {experiment.data.train_size or 'all'} training samples",
+        "data": f"{experiment.data.label}, {samples}",
         "partition": f"{experiment.partition.kind}, {'clients as given' if n is None else count(n, 'client')}",
         "network": experiment.model.name,
         "rounds": str(experiment.training.rounds),
@@ -62,7 +63,7 @@ def _parts(experiment: "Experiment") -> Iterator[tuple[str, str]]:
     told = shared(experiment)
     names = {"method": "algorithm.name", "partition": "partition.kind", "network": "model.name"}
     told = {"method": experiment.algorithm.name, **told, "training": training(experiment)}
-    told["rounds"] += f", {experiment.participation.share:.0%} of the clients in each"
+    told["rounds"] += f", {100 * experiment.participation.share:g} % of the clients in each"
     for term, text in told.items():
         section, _, name = names.get(term, "").partition(".")
         more = _of_section(experiment, section, {f"{section}.{name}", "partition.clients"}) if section else ""
