@@ -3,11 +3,13 @@
 import json
 import math
 from contextlib import contextmanager
+from dataclasses import replace
 from importlib import import_module
 from types import SimpleNamespace
 from typing import ClassVar
 
 import numpy as np
+import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 from tuning_fake import toy
@@ -321,6 +323,58 @@ def test_table_read_refuses_other_files_in_one_line(content, fake, tmp_path):
     with pytest.raises(PflOpsError) as caught:
         TrialTable.read(file)
     assert expects in str(caught.value) and "\n" not in str(caught.value)
+
+
+EDITS = {
+    "samples": (
+        lambda frame: frame.assign(samples=frame["samples"].where(frame.index != 4)),
+        4,
+        "samples must be a whole",
+    ),
+    "groups": (
+        lambda frame: frame.assign(groups=frame["groups"].mask(frame.index == 5, "{0: 1}")),
+        5,
+        "groups must be",
+    ),
+    "groups null": (
+        lambda frame: frame.assign(groups=frame["groups"].mask(frame.index == 5)),
+        5,
+        "groups must be a text",
+    ),
+    "error": (lambda frame: frame.assign(error=None), 0, "error must be a text"),
+    "last row": (lambda frame: frame.drop(index=5), 4, "truth/test/L1/acc has no value, but this is the last row of"),
+    "row": (lambda frame: frame.drop(index=4), 4, "this run (seed 0) has no row of round 1, which other seeds of this"),
+    "twice": (lambda frame: pd.concat([frame, frame.iloc[[3]]]), 24, "a second row of the same run and round"),
+    "settings": (
+        lambda frame: frame.assign(settings=frame["settings"].mask(frame.index == 7, "{}")),
+        7,
+        "other settings",
+    ),
+    "truth": (lambda frame: frame.drop(columns="truth/test/L1/acc"), 2, "truth/test/L1/acc has no value"),
+}
+
+
+@pytest.mark.parametrize("edit", EDITS)
+def test_edited_table_is_refused_with_its_file_and_row(edit, fake, tmp_path):
+    """NaN and bad groups were internal errors; without a row, its run had the value of an earlier round."""
+    change, row, expects = EDITS[edit]
+    file = tmp_path / "t.parquet"
+    table = tabulate(plan(), file, execution=CPU)
+    replace(table, frame=change(table.frame)).write(file)
+    with pytest.raises(PflOpsError) as caught:
+        TrialTable.read(file)
+    assert f"t.parquet', row {row} (from 0): {expects}" in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_table_with_shuffled_rows_is_read_in_the_order_of_its_rounds(fake, tmp_path):
+    """The value of a run was that of its row that came last in the file."""
+    file = tmp_path / "t.parquet"
+    table = tabulate(plan(), file, execution=CPU)
+    replace(table, frame=table.frame.sample(frac=1, random_state=0)).write(file)
+    mixed, whole = ({p.environment: p for p in one.problems()} for one in (TrialTable.read(file), table))
+    for name, problem in whole.items():
+        assert mixed[name].values == problem.values and mixed[name].truths == problem.truths
+        assert mixed[name].points == problem.points and mixed[name].curves == problem.curves
 
 
 def test_table_without_a_run_is_no_problem_to_replay(fake, tmp_path):

@@ -21,13 +21,11 @@ from pfl_ops.errors import LONGEST_PATH, PflOpsError, echo
 from pfl_ops.files import replacing
 from pfl_ops.metrics import summands
 from pfl_ops.spaces import Point, Space
+from pfl_ops.tuning.tables.table_check import GROUPS, RUN, TRUTH, checked
 
 ABOUT = b"pfl_ops.trial_table"  # key of the Parquet file's metadata
 VERSION, EARLIER = 2, 1  # a table of version 1 has no `groups`
-TRUTH = "truth/"
-RUN = ("method", "configuration", "environment", "seed")
 ABOUT_METHOD = {"metric", "truth", "mode", "rounds", "full_every", "space", "space_source", "experiment"}
-GROUPS = "groups"
 COLUMNS = (*RUN, "settings", "round", "samples", "sent_bytes", "hash", "error", TRUTH + "hash", TRUTH + "error")
 
 
@@ -96,10 +94,10 @@ class TrialTable:
 
     @classmethod
     def read(cls, path: Path | str) -> "TrialTable":
-        """Return the table in a file.
+        """Return the table in a file; its rows may have any order.
 
         Raises:
-            PflOpsError: there is no such file, or it is no table of trials.
+            PflOpsError: there is no such file, it is no table of trials, or a row is wrong or missing.
         """
         import pyarrow as pa
         import pyarrow.parquet as pq
@@ -127,7 +125,7 @@ class TrialTable:
             about = methods.get(method)
             if not isinstance(about, dict) or not about.keys() >= ABOUT_METHOD or about["metric"] not in frame:
                 raise PflOpsError(f"'{name}' is no whole table of trials: it says too little about {echo(method)}")
-        return cls(frame, methods)
+        return cls(checked(frame, methods, name), methods)
 
     def write(self, path: Path) -> None:
         """Write it; a reader finds the old file or the new one, never a part.
