@@ -48,8 +48,8 @@ def checked(frame: pd.DataFrame, methods: Mapping[str, Mapping[str, Any]], name:
     for method, about in methods.items():
         mine = last[last["method"] == method]
         for key, start in ((str(about["metric"]), ""), (TRUTH + str(about["truth"]), TRUTH)):
-            has = np.isfinite(mine[key].astype(float)) if key in frame else pd.Series(False, mine.index)
-            without = ~has & (mine[start + "error"] == "")
+            values = mine[key].to_numpy(dtype=float, na_value=np.nan) if key in frame else np.full(len(mine), np.nan)
+            without = (mine[start + "error"] == "") & ~np.isfinite(values)
             check.none(without, f"{key} has no value, but this is the last row of a run without an error")
     complete = frame[frame.groupby(list(RUN), sort=False)["error"].transform("last") == ""]
     here = ["method", "configuration", "environment"]
@@ -67,8 +67,8 @@ def _check_rounds(check: "_Check", rows: pd.DataFrame) -> None:
         if absent := sorted(every - set(mine["round"])):
             check.refuse(
                 mine.index[-1],
-                f"this run (seed {int(mine['seed'].iloc[0])}) has no row of round {int(absent[0])}, which other seeds of this "
-                "configuration have",
+                f"this run (seed {int(mine['seed'].iloc[0])}) has no row of round {int(absent[0])}, which "
+                "other seeds of this configuration have",
             )
 
 
