@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 from pfl_ops import metrics
 from pfl_ops.config.experiment import Experiment
+from pfl_ops.config.fields import Tree
+from pfl_ops.config.identity import code_line, differing_code, fingerprint
 from pfl_ops.energy import Effort, grid, linear
-from pfl_ops.errors import PflOpsError, count, unknown
+from pfl_ops.errors import PflOpsError, count, in_a_line, unknown
 from pfl_ops.federation.settings import ALL_UP_TO
 from pfl_ops.metrics import Split
 from pfl_ops.units import check_target
@@ -80,13 +82,18 @@ class RunSource(Protocol):
 
 @dataclass(frozen=True)
 class RunOnDisk:
-    """A run on disk. Its models are read again from its checkpoint: a result that is kept holds none in memory."""
+    """A run on disk. Its models are read again from its checkpoint: a result that is kept holds none in memory.
+
+    Attributes:
+        identity: of the experiment when it was run; {}: not known.
+    """
 
     experiment: Experiment
     rounds: "pd.DataFrame"
     clients: "pd.DataFrame"
     folder: Path
     data_dir: str | None = None
+    identity: Tree = field(default_factory=dict, repr=False)
 
     def global_model(self) -> "dict[str, Tensor] | None":
         return self.simulation().global_model()
@@ -107,8 +114,10 @@ class RunOnDisk:
         """Return the finished simulation, read from the checkpoint.
 
         Raises:
-            PflOpsError: the checkpoint was removed, is damaged, or is another computation's since.
+            PflOpsError: the checkpoint was removed, is damaged, or is another computation's since; code or data have
+                changed since.
         """
+        self._check_unchanged()
         simulation = self.experiment.build(data_dir=self.data_dir, folder=self.folder)
         if not simulation.read:
             raise PflOpsError(f"the run is not in {self.folder} any more; the same run() computes it again")
@@ -118,6 +127,23 @@ class RunOnDisk:
         for _ in simulation.run():
             pass
         return simulation
+
+    def _check_unchanged(self) -> None:
+        """Refuse code or data that differ from those of the run: models of the checkpoint need them."""
+        if not self.identity:
+            return
+        try:
+            now = self.experiment.identity(self.data_dir)
+            if fingerprint(now) == fingerprint(self.identity):
+                return
+            parts = differing_code(code_line(now), code_line(self.identity))
+            changed = f"the code of its {parts}" if parts else "a file that it reads, such as its data,"
+        except PflOpsError as error:  # the code that is registered now lacks a setting, or a file is gone
+            changed = f"its code or a file that it reads ({in_a_line(error)})"
+        raise PflOpsError(
+            f"{changed} has changed since the run, and its models can be read with the former alone: bring it back, or "
+            "run() the experiment again; MLflow keeps the models of the former run"
+        )
 
 
 def _no_rounds() -> "pd.DataFrame":

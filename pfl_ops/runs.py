@@ -257,7 +257,7 @@ def run(
         recorder.end("FINISHED", changed)
         clients = pd.DataFrame(simulation.client_table)
         result = Result.on_disk(
-            RunOnDisk(experiment, table(simulation.records), clients, folder, data_dir),
+            RunOnDisk(experiment, table(simulation.records), clients, folder, data_dir, tree),
             simulation.final,
             {**tags, **changed},
             run_id=recorder.run_id,

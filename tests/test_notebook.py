@@ -9,6 +9,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import pandas as pd
 import pytest
 
 from pfl_ops import notebook
@@ -18,6 +19,7 @@ from pfl_ops.data.partition import PARTITIONS
 from pfl_ops.errors import PflOpsError
 from pfl_ops.federation.settings import Execution
 from pfl_ops.registry import Registry
+from pfl_ops.results import RunOnDisk
 
 CELL = '''
 import numpy as np
@@ -278,6 +280,27 @@ def test_experiment_of_before_an_edit_has_the_code_of_its_hash(
     simulation = experiment.build(execution=Execution(device="cpu", way="loop", workers=1))
     assert [record.round for record in simulation.run()] == [0, 1]
     assert not simulation.state["central"].any()
+
+
+def test_models_of_a_run_before_an_edit_say_that_the_code_has_changed(
+    cells: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The line said that the folder holds checkpoints of another experiment. The former cell brings the models back."""
+    monkeypatch.setattr(ALGORITHMS, "_found", dict(ALGORITHMS._found))
+    cells(FEDAVG)
+    settings = {"dataset": "digits", "model": "linear", "clients": 4, "rounds": 1, "train_size": 200}
+    experiment = Experiment.of("edited_in_a_cell", **settings)
+    identity = experiment.identity()
+    simulation = experiment.build(execution=Execution(device="cpu", way="loop", workers=1), folder=tmp_path)
+    rounds = pd.DataFrame([record.metrics for record in simulation.run()])
+    kept = RunOnDisk(experiment, rounds, pd.DataFrame(), tmp_path, identity=identity)
+    before = kept.model(0)
+    cells(FEDAVG.replace("1.0", "0.0"))
+    for read in (kept.global_model, lambda: kept.model(0)):
+        with pytest.raises(PflOpsError, match=r"^the code of its method has changed since the run, .* or run\(\) the"):
+            read()
+    cells(FEDAVG)
+    assert all(kept.model(0)[name].equal(value) for name, value in before.items())
 
 
 def test_experiment_of_before_an_edit_is_divided_by_the_code_of_its_hash(
