@@ -279,6 +279,12 @@ ERRORS = {
 }
 
 
+@pytest.fixture(autouse=True)
+def work_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Each test has a work folder of its own, whatever the environment names."""
+    monkeypatch.setenv("PFL_OPS_HOME", str(tmp_path / "mlruns"))
+
+
 @pytest.mark.usefixtures("no_ray")
 @pytest.mark.parametrize("line", ERRORS)
 def test_errors_are_one_line_on_stderr(line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
