@@ -46,9 +46,13 @@ reproduce: $(STAMP) ## DRDM's Table 3 and Fig. 5, the start of FLIU's Table I: a
 results: $(STAMP) ## run what docs/results lacks, its undecided claims for HOURS (1) more, and write its pages
 	$(BIN)/pfl-ops reproduce fliu/table1 --only 'path/{fedavg,fliu}' --scale medium --repetitions 9 --results docs/results
 	$(BIN)/pfl-ops reproduce fliu/fig7 fliu/fig8 --only 'lsqs/{fedavg,fliu}' --scale medium --repetitions 6 --results docs/results
+	$(BIN)/pfl-ops reproduce fliu/fig7 fliu/fig8 --only lsqs/apfl --scale medium --repetitions 3 --results docs/results
+	$(BIN)/pfl-ops reproduce fliu/table1 fliu/fig7 fliu/fig8 --only lsqs/local --scale medium --repetitions 1 --results docs/results
 	$(BIN)/pfl-ops reproduce fliu/table1 --only 'lsqs/{fedavg,fliu}' --scale medium --repetitions 13 --results docs/results
 	$(BIN)/pfl-ops reproduce fliu/table1 --only 'path/fliu*' --scale medium --repetitions 5 --results docs/results
 	$(BIN)/pfl-ops reproduce fliu/table1 --only '{iid,ls,qs}/{fedavg,fliu}' --scale medium --repetitions 6 --results docs/results
+	$(BIN)/pfl-ops reproduce fliu/table3 --only 'mnist/k100/{ls,qs,lsqs}/{fedavg,fliu}' --scale medium --repetitions 6 --results docs/results
+	$(BIN)/pfl-ops reproduce fliu/table3 --only mnist/k100/lsqs/apfl --scale medium --repetitions 3 --results docs/results
 	$(BIN)/pfl-ops reproduce fliu/fig5 --only 'path/{fedavg,fliu}' --scale medium --repetitions 5 --results docs/results
 	$(BIN)/pfl-ops reproduce fliu/fig6 --only 'path/{fedavg,fliu}' --scale medium --repetitions 7 --results docs/results
 	$(BIN)/pfl-ops reproduce fedpg/table2 --scale small --repetitions 5 --results docs/results
@@ -72,12 +76,13 @@ results: $(STAMP) ## run what docs/results lacks, its undecided claims for HOURS
 	$(BIN)/pfl-ops reproduce mcmahan/table1 --only 'iid/*' --scale full --repetitions 4 --results docs/results
 	$(BIN)/pfl-ops reproduce mcmahan/table1 --scale medium --results docs/results
 	$(BIN)/pfl-ops reproduce niid_bench/label_skew --only 'mnist/{iid,dir05}/*' --scale small --results docs/results
-	$(BIN)/pfl-ops reproduce drdm/table5 --only '*/{!drdm_feddyn}' --scale medium --repetitions 13 --results docs/results
-	$(BIN)/pfl-ops reproduce drdm/table5 --only 'a0.1/{drfa,fedavg}' --scale medium --repetitions 22 --results docs/results
+	$(BIN)/pfl-ops reproduce drdm/table5 --only 'a0.1/{!drdm_feddyn}' --scale medium --repetitions 73 --results docs/results
+	$(BIN)/pfl-ops reproduce drdm/table5 --only 'a0.3/{!drdm_feddyn}' --scale medium --repetitions 28 --results docs/results
+	$(BIN)/pfl-ops reproduce drdm/table5 --only 'a0.5/{!drdm_feddyn}' --scale medium --repetitions 35 --results docs/results
 	$(BIN)/pfl-ops reproduce drdm/table5 --only 'a0.7/{!drdm_feddyn}' --scale medium --repetitions 24 --results docs/results
-	$(BIN)/pfl-ops reproduce drdm/table6 --only '*/{!drdm_feddyn}' --scale medium --repetitions 7 --results docs/results
+	$(BIN)/pfl-ops reproduce drdm/table5 --only 'a0.9/{!drdm_feddyn}' --scale medium --repetitions 17 --results docs/results
+	$(BIN)/pfl-ops reproduce drdm/table6 --only '*/{!drdm_feddyn}' --scale medium --repetitions 11 --results docs/results
 	$(BIN)/pfl-ops reproduce drdm/table6 --only 's0.3/{!drdm_feddyn}' --scale medium --repetitions 14 --results docs/results
-	$(BIN)/pfl-ops reproduce drdm/table6 --only 's0.7/{!drdm_feddyn}' --scale medium --repetitions 11 --results docs/results
 	$(BIN)/pfl-ops reproduce drdm/table6 --only '*/{drfa,fedavg}' --scale medium --repetitions 16 --results docs/results
 	$(BIN)/pfl-ops reproduce drdm/table5 --only a0.1/drfa --scale medium --repetitions 5 --set algorithm.sampling=uniform --set algorithm.snapshot=own --set algorithm.floor=0.001 --set algorithm.gamma=0.09 --set algorithm.gamma_decay=0.9 --results docs/results
 	$(BIN)/pfl-ops reproduce drdm/table5 --only a0.1/drfa --scale medium --repetitions 5 --set algorithm.gamma=0 --results docs/results

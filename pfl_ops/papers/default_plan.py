@@ -42,5 +42,5 @@ DEFAULT_PLAN: Sequence[Sequence[PlannedSuite]] = (
 
 KEPT = Path(__file__).parents[2] / "docs" / "results"
 """The results that come with the sources; an installed package has none."""
-LARGER = "larger runs: docs/reproduced.md has a table of FLIU Table I (PATH, LSQS; small, n = 3)"
+LARGER = "larger runs, and what explains them: docs/reproduced.md"
 """A line on results that the plan does not run."""
