@@ -203,6 +203,7 @@ def build_clients(
         samples.y, rng.generator(key, "partition"), samples.client, origin=published, data=dataset.name
     )
     _check_table(len(owned), dataset)
+    divided = len(owned.samples)
     tests: _Tests | None = None  # not asked for where the test data is sealed
     if dataset.pooled:
         owned, tests = _pooled_tests(dataset, scheme, given, owned, test_share, key)
@@ -241,6 +242,7 @@ def build_clients(
             *([LEAF_REMARK] if _is_as_leaf(scheme, dataset) else []),
             *filter(None, [copies_remark(dataset, split)]),
             *_remarks(dataset, scheme, given, owned, tests, len(pools[1])),
+            *_remarks_on_unused(dataset, scheme, given, divided),
             *filter(None, [_remark_on_unseen(dataset, table, pools[1], split)]),
         ),
     )
@@ -324,12 +326,32 @@ def _remarks(
     """
     test = None if tests is None or dataset.pooled else tests.source
     if scheme.kind == "natural":
-        return _remarks_on_own(dataset.train, owned, test)
+        return _remarks_on_own(dataset.train, owned, test, getattr(scheme, "min_size", 1))
     is_given = given is not None and given.test is not None
     if test is None or is_given or scored == len(test.y):
         return []
     left = len(test.y) - scored
     return [f"{left:,} of {len(test.y):,} test samples have classes without training samples; left out"]
+
+
+def _remarks_on_unused(dataset: Dataset, scheme: Scheme, given: Recorded | None, divided: int) -> list[str]:
+    """Lines about samples that a recorded partition, or a user's scheme, gives to no client.
+
+    Args:
+        divided: number of samples that the scheme gave to clients.
+    """
+    if scheme.kind == "natural":
+        return []
+    tested = None if given is None or given.test is None else len(ByClient.of(given.test).samples)
+    (n, n_test), pooled = dataset.sizes, dataset.pooled
+    parts = [("samples" if pooled else "training samples", n, divided + (tested or 0) * pooled)]
+    if tested is not None and not pooled and not dataset.is_sealed:
+        parts.append(("test samples", n_test, tested))
+    return [
+        f"{total - used:,} of {total:,} {what} belong to no client of the partition; left out"
+        for what, total, used in parts
+        if used < total
+    ]
 
 
 def _hold_out_ends(
@@ -375,11 +397,13 @@ def _why_none_is_scored(split: str, scheme: Scheme, pooled: bool) -> str:
     return f"partition '{scheme.kind}' gives no client a test sample of {{data}}"
 
 
-def _remarks_on_own(train: Arrays, owned: ByClient[np.ndarray], test: Arrays | None) -> list[str]:
-    """Lines about a data set's own clients: their numbers where these are not 0, 1, ..., and test samples of others.
+def _remarks_on_own(train: Arrays, owned: ByClient[np.ndarray], test: Arrays | None, min_size: int) -> list[str]:
+    """Lines about a data set's own clients: their numbers where these are not 0, 1, ..., those that are too small, and
+    test samples of others.
 
     Args:
         train: the training samples. owned: those of each client in use. test: the test samples; None: not opened.
+        min_size: samples that a client must have.
     """
     assert train.client is not None
     told = []
@@ -389,13 +413,21 @@ def _remarks_on_own(train: Arrays, owned: ByClient[np.ndarray], test: Arrays | N
         last = [f"... {moved[-1]} is {names[moved[-1]]}"] if len(moved) > NUMBERS_SHOWN else []
         shown = ", ".join([*(f"{k} is {names[k]}" for k in moved[:NUMBERS_SHOWN]), *last])
         told.append(f"clients are numbered from 0 in the order of the data's numbers: {shown}")
+    if min_size > 1:
+        sizes = np.unique(train.client, return_counts=True)[1]
+        small = sizes[sizes < min_size]
+        if len(small):
+            told.append(
+                f"{len(small):,} of {len(sizes):,} clients have fewer samples than partition.min_size={min_size}; left "
+                f"out, with {small.sum():,} of the {sizes.sum():,} samples that are divided"
+            )
     if test is not None and test.client is not None:
         others = ~np.isin(test.client, train.client)
         if others.any():
             n = len(np.unique(test.client[others]))
             told.append(
-                f"{others.sum():,} of {len(others):,} test samples are left out: their clients ({n:,}) have no "
-                "training samples"
+                f"{others.sum():,} of {len(others):,} test samples are left out: they belong to {n:,} "
+                f"client{'s' * (n != 1)} without training samples"
             )
     return told
 

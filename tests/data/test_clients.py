@@ -15,6 +15,7 @@ from pfl_ops.data import cut
 from pfl_ops.data.clients import Clients, Pool, build_clients
 from pfl_ops.data.datasets import DataSection, Dataset, TestDataSealed, load
 from pfl_ops.data.partition import PARTITIONS, PartitionError
+from pfl_ops.data.partition_files import Recorded, write_partition
 
 Write = Callable[..., Path]
 
@@ -147,7 +148,7 @@ def test_numbers_of_own_clients_that_change_are_a_remark(npz: Write) -> None:
     users, tests = np.repeat([5, 9, 11], 40), np.repeat([9, 5, 11, 12], 10)
     data = load(DataSection(name=str(npz(client_train=users, client_test=tests)), train_size=None))
     numbers = "clients are numbered from 0 in the order of the data's numbers: 0 is 5, 1 is 9, 2 is 11"
-    left_out = "10 of 40 test samples are left out: their clients (1) have no training samples"
+    left_out = "10 of 40 test samples are left out: they belong to 1 client without training samples"
     assert build(data, "natural").remarks == (numbers, left_out)
     assert build(data.sealed(), "natural", split="validation").remarks == (numbers,)
     kept = npz(client_train=np.arange(120) // 40, client_test=np.arange(40) % 3)
@@ -155,6 +156,46 @@ def test_numbers_of_own_clients_that_change_are_a_remark(npz: Write) -> None:
     many = npz(client_train=1 + np.arange(120) // 10, client_test=1 + np.arange(40) % 12)
     (line,) = build(load(DataSection(name=str(many))), "natural").remarks
     assert line.endswith("numbers: 0 is 1, 1 is 2, 2 is 3, 3 is 4, 4 is 5, ... 11 is 12")
+
+
+def test_own_clients_under_the_least_size_are_a_remark(npz: Write) -> None:
+    """Clients have 1, 2 and 117 samples: with a least size of 2, one client and 1 of 120 samples are left out."""
+    data = load(DataSection(name=str(npz(client_train=np.repeat([0, 1, 2], [1, 2, 117]), client_test=np.full(40, 2)))))
+    told = (
+        "clients have fewer samples than partition.min_size={}; left out, with {} of the 120 samples that are divided"
+    )
+    numbers = "clients are numbered from 0 in the order of the data's numbers: 0 is 1, 1 is 2"
+    assert build(data, "natural", min_size=2).remarks == (numbers, "1 of 3 " + told.format(2, 1))
+    assert build(data, "natural", min_size=3).remarks[1:] == ("2 of 3 " + told.format(3, 3),)
+    assert build(data.sealed(), "natural", min_size=3, split="validation").remarks[1:] == (
+        "2 of 3 " + told.format(3, 3),
+    )
+    assert build(data, "natural", min_size=1).remarks == ()
+
+
+def test_samples_of_no_client_are_a_remark(digits: Dataset, tmp_path: Path) -> None:
+    """Named are 100 of 1,438 training samples, and 3 of 359 test samples or 2 further ones of all 1,797."""
+    train, tests = [np.arange(90), np.arange(90, 100)], [np.array([4, 5]), np.array([8])]
+
+    def recorded(name: str, test: list[np.ndarray] | None, pooled: bool = False) -> str:
+        counts = cut.counts_table(digits.train.y, train, 10)
+        about = {"data": "digits", "data_digest": digits.digest, "pooled": pooled}
+        return str(write_partition(tmp_path / name, Recorded(train, test, counts, about)))
+
+    told = "belong to no client of the partition; left out"
+    both = recorded("both", tests)
+    assert build(digits, "file", path=both).remarks == (
+        f"1,338 of 1,438 training samples {told}",
+        f"356 of 359 test samples {told}",
+    )
+    assert build(digits.sealed(), "file", path=both, split="validation").remarks == (
+        f"1,338 of 1,438 training samples {told}",
+    )
+    assert build(digits, "file", path=recorded("train", None)).remarks[-1] == f"1,338 of 1,438 training samples {told}"
+    merged = recorded("merged", [np.array([104]), np.array([1500])], pooled=True)
+    assert build(digits, "file", path=merged, pooled=True).remarks == (f"1,695 of 1,797 samples {told}",)
+    whole = write_partition(tmp_path / "whole", build(digits, "iid", clients=4).recorded)
+    assert build(digits, "file", path=str(whole)).remarks == build(digits, "iid", clients=4).remarks == ()
 
 
 def test_test_samples_that_are_trained_on_are_a_remark(npz: Write) -> None:
