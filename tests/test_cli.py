@@ -1250,7 +1250,7 @@ def test_notes_on_small_test_sets_count_every_seed() -> None:
     found = [SimpleNamespace(final=final, clients=clients, n_clients=3, params={}) for clients in (CLIENTS, empty)]
     assert tables.score_notes(found, "test")[1:] == [
         "n: a client's test samples; 1 of 3 clients have fewer than 10, "
-        "0 to 1 of them none: they count in Acc(G) alone",
+        "0 to 1 of them none; clients with none count in Acc(G) alone",
     ]
 
 

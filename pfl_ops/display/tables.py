@@ -101,7 +101,8 @@ def score_notes(results: Sequence[FinishedRun], split: str) -> list[str]:
         what = "test" if split == "test" else "validation"
         told.append(
             f"n: a client's {what} samples; {_range(few)} of {scored}{' scored' * is_drawn} clients have fewer than "
-            f"{ENOUGH}" + (f", {_range(none)} of them none: they count in Acc(G) alone" if any(none) else "")
+            f"{ENOUGH}"
+            + (f", {_range(none)} of them none; clients with none count in Acc(G) alone" if any(none) else "")
         )
     return [line for line in (*told, *target_notes(results, split)) if line]
 
