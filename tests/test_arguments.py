@@ -146,3 +146,12 @@ def test_execution_that_is_none_is_refused(given: Any) -> None:
         with pytest.raises(ArgumentError) as caught:
             function(Experiment.of("fedavg"), execution=given)
         assert 'execution=Execution(device="cpu")), of pfl_ops.federation.settings' in str(caught.value)
+
+
+@pytest.mark.parametrize(("given", "kind"), [([Path("a")], "a list"), (Path("a"), "a PosixPath")])
+def test_compare_of_what_is_no_name_says_how_runs_are_named(given: Any, kind: str) -> None:
+    """A result, a study and a list are natural to give: a name is looked for as text."""
+    with pytest.raises(ArgumentError) as caught:
+        compare("fliu*", given)
+    told = "compare(result.hash, other.hash), compare(study.name), compare(*names)"
+    assert str(caught.value) == f"compare() takes names of runs and studies as text, got {kind}: {told}"

@@ -10,7 +10,7 @@ import pandas as pd
 
 from pfl_ops import metrics
 from pfl_ops.comparison import TARGETED, TESTS, Line, Test, Values, ordered
-from pfl_ops.config.arguments import checked
+from pfl_ops.config.arguments import ArgumentError, checked
 from pfl_ops.csv_text import to_csv
 from pfl_ops.errors import PflOpsError, count, echo, in_a_line, nearest, sentence
 from pfl_ops.files import write_named
@@ -214,6 +214,7 @@ def compare(
         neither better large nor small ("train/lr", "best/round"). Values are as tracked, accuracies as
         fractions; the tables of the result are in percent and MiB.
     Raises:
+        ArgumentError: a name that is no text, such as a result or a list of names.
         PflOpsError: no such run or metric (the message has the nearest), a target that no value can reach or of a
             metric that should fall, or nothing that has finished.
 
@@ -229,6 +230,12 @@ def compare(
     kmnist, lsqs  fedavg  2      90.5                        NaN
     kmnist, lsqs    fliu  2      80.5                      -15.0
     """
+    for name in names:
+        if not isinstance(name, str):
+            raise ArgumentError(
+                f"compare() takes names of runs and studies as text, got a {type(name).__name__}: "
+                "compare(result.hash, other.hash), compare(study.name), compare(*names)"
+            )
     if at not in ("final", "best"):
         raise PflOpsError(f"at must be final or best, got '{echo(at)}'")
     if test not in TEST_DESCRIPTIONS:
