@@ -696,7 +696,9 @@ def study(monkeypatch: pytest.MonkeyPatch, fake: Fake) -> list[dict[str, Any]]:
             pictures=None,
             noise="",
             front_note="",
-            copies_note="5 of 40 test samples have the values of a training sample: they are no test of new data",
+            test_data_notes=(
+                "5 of 40 test samples have the values of a training sample: they are no test of new data",
+            ),
             ends_note="at an end of the range, beyond which nothing was tried: training.lr=0.01 in 0.01 to 0.5 (log)",
             environments=None,
             environment_notes=(),

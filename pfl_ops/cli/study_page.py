@@ -94,7 +94,7 @@ def _chosen(study: "Study") -> Iterator[PageBlock]:
     for note in filter(None, (study.front_note, study.ends_note)):
         yield Text(sentence(note), "note")
     if study.finals and not study.diverged:
-        notes = [*tables.score_notes(study.finals, "test"), *filter(None, [study.copies_note])]
+        notes = [*tables.score_notes(study.finals, "test"), *study.test_data_notes]
         yield table_of("test", tables.scores(study.finals, "test"), notes=notes)
     if study.environments is not None:
         shown = tables.environments(study.environments)

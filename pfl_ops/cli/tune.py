@@ -443,8 +443,8 @@ def _report(study: "Study", tracking_uri: str | None) -> None:
     if study.finals and not study.diverged:
         console.print()
         print_scores(console, study.finals, "test")
-        if study.copies_note:
-            say(console, study.copies_note)
+        for note in study.test_data_notes:
+            say(console, note)
     if study.environments is not None:
         console.print()
         console.print(drawn(tables.environments(study.environments)))

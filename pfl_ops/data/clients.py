@@ -120,6 +120,7 @@ class Clients:
         table: classes of each client's training data, a validation share included, int64 [K, L].
         recorded: the partition in sample numbers of the published data, to be written down.
         remarks: lines about the data that the user may want to know.
+        on_tests: those of them about test samples, which validation data do not have.
     """
 
     train: Pool
@@ -134,6 +135,7 @@ class Clients:
     table: np.ndarray
     recorded: Recorded
     remarks: tuple[str, ...] = ()
+    on_tests: tuple[str, ...] = ()
 
     @property
     def title(self) -> str:
@@ -225,6 +227,16 @@ def build_clients(
         counts=table,
         about={**about, "pooled": dataset.pooled},
     )
+    on_tests = tuple(
+        filter(
+            None,
+            (
+                copies_remark(dataset, split) if split == "test" else "",
+                *_remarks_on_tests(scheme, given, samples, None if dataset.pooled else tests, len(pools[1])),
+                _remark_on_unseen(dataset, table, pools[1], split),
+            ),
+        )
+    )
     return Clients(
         train=pools[0],
         held=pools[1],
@@ -240,11 +252,12 @@ def build_clients(
         remarks=(
             *dataset.remarks,
             *([LEAF_REMARK] if _is_as_leaf(scheme, dataset) else []),
-            *filter(None, [copies_remark(dataset, split)]),
-            *_remarks(dataset, scheme, given, owned, tests, len(pools[1])),
+            *([copies] if split == "validation" and (copies := copies_remark(dataset, split)) else []),
+            *_remarks_on_clients(scheme, samples.client, owned),
             *_remarks_on_unused(dataset, scheme, given, divided),
-            *filter(None, [_remark_on_unseen(dataset, table, pools[1], split)]),
+            *on_tests,
         ),
+        on_tests=on_tests,
     )
 
 
@@ -315,43 +328,43 @@ def _is_as_leaf(scheme: Scheme, dataset: Dataset) -> bool:
     return dataset.pooled and dataset.overlap > 0 and scheme.kind == "iid" and not getattr(scheme, "stratified", 1)
 
 
-def _remarks(
-    dataset: Dataset, scheme: Scheme, given: Recorded | None, owned: ByClient[np.ndarray], tests: _Tests | None,
-    scored: int,
-) -> list[str]:  # fmt: skip
-    """Lines about the clients of this partition.
+def _remarks_on_tests(
+    scheme: Scheme, given: Recorded | None, train: Arrays, tests: _Tests | None, scored: int
+) -> list[str]:
+    """A line if some test samples are left out.
 
     Args:
-        tests: None: the test data is sealed. scored: number of samples on which clients are scored.
+        train: the training samples. tests: None: there is no test set, or it is sealed.
+        scored: number of samples on which clients are scored.
     """
-    test = None if tests is None or dataset.pooled else tests.source
-    if scheme.kind == "natural":
-        return _remarks_on_own(dataset.train, owned, test, getattr(scheme, "min_size", 1))
-    is_given = given is not None and given.test is not None
-    if test is None or is_given or scored == len(test.y):
+    if tests is None or scored == (n := len(tests.source.y)):
         return []
-    left = len(test.y) - scored
-    return [f"{left:,} of {len(test.y):,} test samples have classes without training samples; left out"]
+    if scheme.kind == "natural":
+        client = tests.source.client
+        assert client is not None and train.client is not None
+        others = ~np.isin(client, train.client)
+        owners = len(np.unique(client[others]))
+        told = (
+            f"test samples are left out: they belong to {owners:,} client{'s' * (owners != 1)} without training samples"
+        )
+        return [f"{others.sum():,} of {n:,} {told}"] if others.any() else []
+    is_given = given is not None and given.test is not None
+    why = "belong to no client of the partition" if is_given else "have classes without training samples"
+    return [f"{n - scored:,} of {n:,} test samples {why}; left out"]
 
 
 def _remarks_on_unused(dataset: Dataset, scheme: Scheme, given: Recorded | None, divided: int) -> list[str]:
-    """Lines about samples that a recorded partition, or a user's scheme, gives to no client.
+    """A line if a recorded partition, or a user's scheme, gives some samples to no client.
 
     Args:
         divided: number of samples that the scheme gave to clients.
     """
     if scheme.kind == "natural":
         return []
-    tested = None if given is None or given.test is None else len(ByClient.of(given.test).samples)
-    (n, n_test), pooled = dataset.sizes, dataset.pooled
-    parts = [("samples" if pooled else "training samples", n, divided + (tested or 0) * pooled)]
-    if tested is not None and not pooled and not dataset.is_sealed:
-        parts.append(("test samples", n_test, tested))
-    return [
-        f"{total - used:,} of {total:,} {what} belong to no client of the partition; left out"
-        for what, total, used in parts
-        if used < total
-    ]
+    if dataset.pooled and given is not None and given.test is not None:
+        divided += len(ByClient.of(given.test).samples)
+    n, what = dataset.sizes[0], "samples" if dataset.pooled else "training samples"
+    return [f"{n - divided:,} of {n:,} {what} belong to no client of the partition; left out"] if divided < n else []
 
 
 def _hold_out_ends(
@@ -397,37 +410,30 @@ def _why_none_is_scored(split: str, scheme: Scheme, pooled: bool) -> str:
     return f"partition '{scheme.kind}' gives no client a test sample of {{data}}"
 
 
-def _remarks_on_own(train: Arrays, owned: ByClient[np.ndarray], test: Arrays | None, min_size: int) -> list[str]:
-    """Lines about a data set's own clients: their numbers where these are not 0, 1, ..., those that are too small, and
-    test samples of others.
+def _remarks_on_clients(scheme: Scheme, users: np.ndarray | None, owned: ByClient[np.ndarray]) -> list[str]:
+    """Lines about a data set's own clients: their numbers where these are not 0, 1, ..., and those that are too small.
 
     Args:
-        train: the training samples. owned: those of each client in use. test: the test samples; None: not opened.
-        min_size: samples that a client must have.
+        users: the data set's own client of each training sample, int [n]. owned: those of each client in use.
     """
-    assert train.client is not None
+    if scheme.kind != "natural":
+        return []
+    assert users is not None
     told = []
-    names = train.client[owned.samples[owned.offsets[:-1]]]
+    names = users[owned.samples[owned.offsets[:-1]]]
     moved = np.flatnonzero(names != np.arange(len(names))).tolist()
     if moved:
         last = [f"... {moved[-1]} is {names[moved[-1]]}"] if len(moved) > NUMBERS_SHOWN else []
         shown = ", ".join([*(f"{k} is {names[k]}" for k in moved[:NUMBERS_SHOWN]), *last])
         told.append(f"clients are numbered from 0 in the order of the data's numbers: {shown}")
-    if min_size > 1:
-        sizes = np.unique(train.client, return_counts=True)[1]
-        small = sizes[sizes < min_size]
+    least = getattr(scheme, "min_size", 1)
+    if least > 1:
+        sizes = np.unique(users, return_counts=True)[1]
+        small = sizes[sizes < least]
         if len(small):
             told.append(
-                f"{len(small):,} of {len(sizes):,} clients have fewer samples than partition.min_size={min_size}; left "
+                f"{len(small):,} of {len(sizes):,} clients have fewer samples than partition.min_size={least}; left "
                 f"out, with {small.sum():,} of the {sizes.sum():,} samples that are divided"
-            )
-    if test is not None and test.client is not None:
-        others = ~np.isin(test.client, train.client)
-        if others.any():
-            n = len(np.unique(test.client[others]))
-            told.append(
-                f"{others.sum():,} of {len(others):,} test samples are left out: they belong to {n:,} "
-                f"client{'s' * (n != 1)} without training samples"
             )
     return told
 

@@ -149,8 +149,9 @@ def test_numbers_of_own_clients_that_change_are_a_remark(npz: Write) -> None:
     data = load(DataSection(name=str(npz(client_train=users, client_test=tests)), train_size=None))
     numbers = "clients are numbered from 0 in the order of the data's numbers: 0 is 5, 1 is 9, 2 is 11"
     left_out = "10 of 40 test samples are left out: they belong to 1 client without training samples"
-    assert build(data, "natural").remarks == (numbers, left_out)
-    assert build(data.sealed(), "natural", split="validation").remarks == (numbers,)
+    assert build(data, "natural").remarks == (numbers, left_out) and build(data, "natural").on_tests == (left_out,)
+    trial = build(data.sealed(), "natural", split="validation")
+    assert trial.remarks == (numbers,) and trial.on_tests == ()
     kept = npz(client_train=np.arange(120) // 40, client_test=np.arange(40) % 3)
     assert build(load(DataSection(name=str(kept))), "natural").remarks == ()
     many = npz(client_train=1 + np.arange(120) // 10, client_test=1 + np.arange(40) % 12)

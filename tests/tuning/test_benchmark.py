@@ -267,7 +267,7 @@ def entry(method, value, scores, *, mode="max", error="", diverged=None, errors=
             confirmation=None,
             standard_errors=errors or {},
             ends=(),
-            copies_note="",
+            test_data_notes=(),
         ),
         error,
     )
@@ -348,7 +348,7 @@ def test_validation_scores_of_varied_cohorts_rank_no_methods():
 
 def test_test_samples_that_are_trained_on_are_a_note():
     entries = [entry("toy", 0.9, {0: 0.5}), entry("rival", 0.8, {0: 0.6})]
-    entries[1].study.copies_note = "5 of 40 test samples have the values of a training sample"
+    entries[1].study.test_data_notes = ("5 of 40 test samples have the values of a training sample",)
     told = "5 of 40 test samples have the values of a training sample."
     assert told in leaderboard_notes.notes(entries, leaderboard.leaderboard(entries))
 

@@ -5,6 +5,7 @@ import statistics
 from dataclasses import replace
 from types import SimpleNamespace
 
+import numpy as np
 import pandas as pd
 import pytest
 from fake_run import FakeRun
@@ -590,4 +591,18 @@ def test_copies_among_test_samples_name_their_environments(monkeypatch):
     assert copies_notes(alike, None) == (remarks["digits"],)
     assert copies_notes([], None) == ()
     study = SimpleNamespace(finals=[], copies=copies_notes(alike, None))
-    assert Study.copies_note.fget(study) == remarks["digits"]
+    assert Study.test_data_notes.func(study) == (remarks["digits"],)
+
+
+def test_notes_on_the_data_of_tests_are_those_of_the_test_split(tmp_path):
+    """Client 2 has test samples alone, which no trial tells: trials never see test data."""
+    x, one = np.arange(12, dtype=np.float32)[:, None], np.arange(12) % 2
+    owners = {"client_train": np.arange(12) % 2, "client_test": np.arange(12) % 3}
+    np.savez(tmp_path / "own.npz", x_train=x, y_train=one, x_test=x + 100, y_test=one, **owners)
+    experiment = Experiment.of("fedavg", dataset=tmp_path / "own.npz", model="linear", rounds=1)
+    told = "4 of 12 test samples are left out: they belong to 1 client without training samples"
+    study = SimpleNamespace(finals=[SimpleNamespace(data_dir=None)], experiment=experiment)
+    assert Study.test_data_notes.func(study) == (told,)
+    assert Study.test_data_notes.func(SimpleNamespace(finals=[], copies=())) == ()
+    (tmp_path / "own.npz").unlink()  # the tests were read, and their data are not here
+    assert Study.test_data_notes.func(study) == ()

@@ -45,7 +45,7 @@ def notes(entries: Sequence[MethodStudy], table: pd.DataFrame) -> tuple[str, ...
             _ends(entries),
             _budget(table),
             *tables.sampling_notes([run.final for entry in entries for run in entry.finals], "Acc(G) of test runs"),
-            _copies(entries),
+            *_test_data(entries),
             *_failures(table),
         )
         if note
@@ -221,10 +221,10 @@ def _shared(entries: Sequence[MethodStudy]) -> str:
     return told
 
 
-def _copies(entries: Sequence[MethodStudy]) -> str:
-    """Test samples that have the values of a training sample; the data are the same for all methods."""
-    told = next(filter(None, (entry.study.copies_note for entry in entries if entry.study)), "")
-    return sentence(told) if told else ""
+def _test_data(entries: Sequence[MethodStudy]) -> list[str]:
+    """Lines on the data of the tests, which are the same for all methods."""
+    told = next(filter(None, (entry.study.test_data_notes for entry in entries if entry.study)), ())
+    return [sentence(line) for line in told]
 
 
 def _own_settings(entries: Sequence[MethodStudy]) -> str:

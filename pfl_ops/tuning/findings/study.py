@@ -1,13 +1,12 @@
 """`Study`: what a search found, with its notes and pictures."""
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import pandas as pd
 
 from pfl_ops.config.experiment import Experiment
-from pfl_ops.data.copies import copies_remark
-from pfl_ops.data.datasets import load
 from pfl_ops.errors import PflOpsError, count
 from pfl_ops.metrics import summands
 from pfl_ops.spaces import Point
@@ -163,15 +162,16 @@ class Study:
             f"of each objective, in units of its spread over the front{tie}"
         )
 
-    @property
-    def copies_note(self) -> str:
-        """One line on test samples that have the values of a training sample; "": none has, or there are no tests."""
+    @cached_property
+    def test_data_notes(self) -> tuple[str, ...]:
+        """Lines on the data of the tests: samples that are left out, that no client can learn, or that have the values
+        of a training sample; (): there are none, or no tests."""
         if not self.finals:
-            return "; ".join(self.copies)
+            return self.copies
         try:
-            return copies_remark(load(self.experiment.data, data_dir=self.finals[0].data_dir), "test")
+            return self.experiment.clients(data_dir=self.finals[0].data_dir).on_tests
         except PflOpsError:  # the tests were read, and their data are not here
-            return ""
+            return ()
 
     @property
     def openings_note(self) -> str:
@@ -205,7 +205,7 @@ class Study:
     @property
     def below_environments(self) -> tuple[str, ...]:
         """The lines below the table of environments, or below the test scores where there are none."""
-        lines = (self.baseline_note, *self.environment_notes, *self.missing_notes, self.copies_note)
+        lines = (self.baseline_note, *self.environment_notes, *self.missing_notes, *self.test_data_notes)
         return tuple(filter(None, lines))
 
     @property
