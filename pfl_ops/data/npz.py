@@ -206,7 +206,7 @@ def checked(
     for part in ("train", "test"):
         x = _samples(arrays[f"x_{part}"], f"x_{part}", where)
         done[f"x_{part}"] = x
-        done[f"y_{part}"] = y = _numbers(arrays[f"y_{part}"], f"y_{part}", len(x), where)
+        done[f"y_{part}"] = y = _labels(arrays[f"y_{part}"], f"y_{part}", len(x), where)
         most = MAX_CLASSES if n_classes is None else n_classes
         if y.min() < 0 or y.max() >= most:
             raise DataError(
@@ -270,9 +270,19 @@ def _column(y: np.ndarray) -> np.ndarray:
     return y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
 
 
-def _numbers(
-    y: np.ndarray, name: str, n: int, where: str, wanted: str = "one whole number a sample, [n]"
-) -> np.ndarray:
+def _labels(y: np.ndarray, name: str, n: int, where: str) -> np.ndarray:
+    """The class of each sample; what is no whole number is refused with the way to one."""
+    way = ""
+    if y.ndim == 2 and y.shape[1] > 1 and y.dtype.kind in "fiub":
+        way = f"; of one column a class: {name}.argmax(axis=1)"
+    elif y.dtype.kind in "US":
+        way = f"; of text: np.searchsorted(np.unique([*y_train, *y_test]), {name})"
+    elif y.dtype.kind in "fb":
+        way = f": {name}.astype(np.int64)"
+    return _numbers(y, name, n, where, f"one whole number a sample, [n]{way}")
+
+
+def _numbers(y: np.ndarray, name: str, n: int, where: str, wanted: str) -> np.ndarray:
     y = _column(y)
     if y.dtype.kind not in "iu" or y.ndim != 1:
         raise DataError(f"{where}: {name} is {y.dtype} {list(y.shape)}; it holds {wanted}")

@@ -93,7 +93,19 @@ def test_names_of_clients_are_numbered(npz: Write, names: list[str], numbers: li
         ({"y_test": None}, "has no y_test; it needs x_train, y_train, x_test, y_test"),
         ({"client_train": np.zeros(120, int)}, "has only one of client_train and client_test; give both or neither"),
         ({"y_train": np.zeros(119, int)}, "y_train has 119 entries for 120 samples"),
-        ({"y_train": np.zeros(120)}, r"y_train is float64 \[120\]; it holds one whole number a sample"),
+        (
+            {"y_train": np.zeros(120)},
+            r"y_train is float64 \[120\]; it holds one whole number a sample, \[n\]: y_train.astype\(np.int64\)",
+        ),
+        ({"y_test": np.zeros(40) > 0}, r"y_test is bool \[40\]; .* \[n\]: y_test.astype\(np.int64\)"),
+        (
+            {"y_train": np.repeat("well", 120)},
+            r"y_train is <U4 .*; of text: np.searchsorted\(np.unique\(\[\*y_train, \*y_test\]\), y_train\)",
+        ),
+        (
+            {"y_test": np.eye(40)},
+            r"y_test is float64 \[40, 40\]; .* \[n\]; of one column a class: y_test.argmax\(axis=1\)",
+        ),
         ({"y_train": np.full(120, -1)}, "y_train has class -1; classes are 0..65,535"),
         ({"y_test": np.full(40, 10**9)}, "y_test has class 1000000000; classes are 0..65,535"),
         (
