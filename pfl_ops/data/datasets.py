@@ -28,6 +28,9 @@ SHIFT = 0.03
 NUMBERS_SHOWN = 5
 """Classes that a remark lists."""
 
+MOST_COLOURS = 4
+"""Channels of a picture at most; more are no colours."""
+
 
 class Info(NamedTuple):
     """Facts on a named data set before it is read: shape of a sample, constants in units of the stored values."""
@@ -242,12 +245,30 @@ class Dataset:
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """Lines about owners under another name, a cut that changes shares, and classes without training samples."""
-        return (*self._remarks_on_owners(), *self._remarks_on_cut(), *self._remarks_on_classes())
+        """Lines about owners under another name, images that may have their channels first, a cut that changes shares,
+        and classes without training samples."""
+        return (
+            *self._remarks_on_owners(),
+            *self._remarks_on_shape(),
+            *self._remarks_on_cut(),
+            *self._remarks_on_classes(),
+        )
 
     def _remarks_on_owners(self) -> tuple[str, ...]:
         """A line if a file of one's own has no clients, and a column whose name says the owner of a sample."""
         return () if self.source is None or self.files.has("client_train") else owners.remarks(self.source, self.name)
+
+    def _remarks_on_shape(self) -> tuple[str, ...]:
+        """A line if images of a file of one's own have a height of 1 or 3 and many channels, as those with channels
+        first do; square ones are refused when they are read. Signals of several sensors have this form, too."""
+        shape = self.files.meta["shape"]
+        if self.source is None or len(shape) != 3 or shape[0] not in (1, 3) or min(shape[1:]) <= MOST_COLOURS:
+            return ()
+        height, width, channels = shape
+        return (
+            f"images are {height} x {width} with {channels} channels; if {height} is the number of channels: "
+            "np.moveaxis(x, 1, -1)",
+        )
 
     def _remarks_on_cut(self) -> tuple[str, ...]:
         """A line if the cut to `train_size` changes the shares of clients or classes by more than `SHIFT` of the data.

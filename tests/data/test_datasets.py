@@ -136,6 +136,18 @@ def test_cut_by_client_where_there_are_some(npz: Write) -> None:
 # --- sealing
 
 
+def test_images_that_may_have_channels_first_are_a_remark(npz: Write) -> None:
+    """[n, 3, 13, 11] may be 3 x 13 with 11 channels, or 13 x 11 with 3; [n, 13, 11, 3] and [n, 3, 13, 3] can't."""
+
+    def remarks(*shape: int) -> tuple[str, ...]:
+        parts = {f"x_{part}": np.zeros((n, *shape), np.uint8) for part, n in (("train", 120), ("test", 40))}
+        return load(everything(npz("-".join(map(str, shape)), **parts))).remarks
+
+    told = "images are 3 x 13 with 11 channels; if 3 is the number of channels: np.moveaxis(x, 1, -1)"
+    assert remarks(3, 13, 11) == (told,)
+    assert remarks(13, 11, 3) == remarks(3, 13, 3) == remarks(6, 5) == ()
+
+
 def test_remarks_on_a_cut_that_changes_shares(npz: Write) -> None:
     """A client of 100 samples and 20 of one: 24 samples are one for each of the 20, 83 % instead of 17 %, and 4.
 
