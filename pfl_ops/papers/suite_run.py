@@ -100,6 +100,12 @@ class SuiteRun:
         return [cell.name for cell in self.suite.cells if self.experiment(cell) != self.unchanged(cell)]
 
     @cached_property
+    def reduced(self) -> bool:
+        """True if the scale makes some cell that was run another experiment than at full, the user's changes aside."""
+        cells = [cell for cell in self.suite.cells if cell.name in self.outcomes] or list(self.suite.cells)
+        return any(differences(self.suite.experiment(cell), self.unchanged(cell)) for cell in cells)
+
+    @cached_property
     def changes_in_words(self) -> str:
         """The user's changes in a line: "training.lr=0.05, training.rounds=20"; "": none."""
         return ", ".join(overrides.as_flags(self.changes))

@@ -11,9 +11,10 @@ import pytest
 from toy_suite import ACC, TOY, G
 
 from pfl_ops.errors import PflOpsError
-from pfl_ops.papers import PAPERS, Measure, all_suites, results_files, suites
+from pfl_ops.papers import PAPERS, Measure, Scale, all_suites, results_files, suites
 from pfl_ops.reports.pages.markdown import to_markdown
 from pfl_ops.reports.suites import results_pages, verdicts
+from pfl_ops.reports.suites.suite import suite_report
 from pfl_ops.results import Result
 
 COMMITTED = Path(__file__).parents[2] / "docs" / "results"
@@ -338,6 +339,22 @@ def test_claim_decided_by_a_part_is_counted_as_decided(tmp_path: Path, outcomes)
     (line,) = [line for line in page.splitlines() if line.startswith("| Local training is below FedAvg")]
     assert [cell.strip() for cell in line.strip("|").split("|")][2:5] == ["✗ does not hold", "0 of 1", "6 (1 of 2 run)"]
     assert "1 of 4 run: of a claim with four instances one was run" in page
+
+
+def test_scale_small_that_changes_nothing_is_not_called_reduced(tmp_path: Path, outcomes) -> None:
+    """As of DRDM's linear models, whose scale small is the full size."""
+    axes = {axis: {label: replace(level, at={}) for label, level in of.items()} for axis, of in TOY.axes.items()}
+    suite = replace(TOY, axes=axes, small=Scale(repetitions=5, note="The full size."))
+    results_files.write(tmp_path, suite, "small", outcomes)
+    (found,) = results_files.read(tmp_path, [suite])
+    page = results_pages.write(tmp_path, [found], [suite]).read_text()
+    assert "| small | claims of the papers |" in page and "no verdict on the paper" not in page
+    assert "changes the paper's setting" not in (tmp_path / "toy-table1-small.md").read_text()
+    assert "small: that of full. The full size." in to_markdown(suite_report(found))
+    own = replace(TOY, file="mine.py")
+    assert "At small some settings are not the paper's: a verdict" in to_markdown(
+        results_pages.overview([replace(found, suite=own)], [own])
+    )
 
 
 def test_instances_with_other_numbers_of_seeds_show_the_least_and_the_most(tmp_path: Path, outcomes) -> None:

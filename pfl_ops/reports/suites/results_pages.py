@@ -27,11 +27,13 @@ COLUMNS = (
 )
 """The tables of claims, in words."""
 REDUCED = ("smoke", "small")
-"""Scales with fewer clients, images and rounds than the papers'."""
-AT_REDUCED = (
-    "At small there are fewer clients, images and rounds than in the paper: a verdict is about that setting, and is no "
-    "verdict on the paper."
+"""Scales at which most suites are smaller than in the paper."""
+AT_REDUCED = "a verdict is about that setting, and is no verdict on the paper."
+FEWER, OTHERWISE = (
+    "At small there are fewer clients, images and rounds than in the paper",
+    "At small some settings are not the paper's",
 )
+"""Of the package's suites, and of a user's own, which say themselves what small changes."""
 ASSUMED = (
     "A value that a paper does not state is our assumption, at every scale. The page of a suite names these settings: "
     "its verdicts are about our values of them."
@@ -109,7 +111,7 @@ def _first(run: SuiteRun) -> Iterator[PageBlock]:
             f"Scale {run.scale} changes the network: {', '.join(networks)}. Claims are decided for this network here.",
             "warning",
         )
-    if run.scale in REDUCED and suite.claims:
+    if _is_reduced(run):
         note = suite.scale(run.scale).note.removesuffix(".")
         what = f"changes the paper's setting{f': {note}' if note else ''}"
         yield Text(f"Scale {run.scale} {what}. Claims are decided for this setting here.", "warning")
@@ -204,14 +206,19 @@ def _counts(found: Sequence[SuiteRun], all_suites: Sequence[Suite]) -> Iterator[
     )
     heads = ("scale", "", "hold", "do not hold", "undecided")
     notes: tuple[str, ...] = ("Derived: worked out from the paper's numbers, or with a threshold of ours.", ASSUMED)
-    if any(one.scale in REDUCED for one in found if one.suite.claims):
-        notes += (AT_REDUCED,)
+    if reduced := [one for one in found if _is_reduced(one)]:
+        notes += (f"{OTHERWISE if all(one.suite.file for one in reduced) else FEWER}: {AT_REDUCED}",)
     if rows:
         yield Table("counts", "Claims in our numbers", (tuple(map(Head, heads)),), tuple(rows), notes, titles=2)
 
 
 def _scale(run: SuiteRun) -> str:
     return f"{run.scale}, another network" if replaced(run) else run.scale
+
+
+def _is_reduced(run: SuiteRun) -> bool:
+    """True if its claims are decided for a smaller setting than the paper's."""
+    return run.scale in REDUCED and bool(run.suite.claims) and run.reduced
 
 
 def _in_part(claim: verdicts.ClaimSummary) -> bool:

@@ -120,7 +120,7 @@ def _items(run: SuiteRun) -> Iterator[tuple[str, str]]:
     setting = {
         "full": "the paper's setting where it states one, else assumptions",
         "medium": "that of full, with another network where the paper's is too large for two CPU cores",
-        "small": "reduced, see below",
+        "small": "reduced, see below" if run.reduced else "that of full",
         "smoke": "cut to seconds, see below",
     }
     theirs = f"the paper: {suite.papers_repetitions}" if suite.papers_repetitions else "the paper states none"
