@@ -307,6 +307,19 @@ def test_spreads_of_different_kinds_are_told_apart(over: str, said: str) -> None
     assert "over n = 2 repetitions" in notes
 
 
+def test_papers_repetitions_are_not_ours_if_we_run_fewer() -> None:
+    """The paper has ten runs and says so; of a paper that states no number the sentence has none."""
+    ten = {at: replace(number, n=10) for at, number in SUITE.published.items()}
+    unsaid = {at: replace(number, n=None) for at, number in SUITE.published.items()}
+    sources = (*SUITE.sources, *assumed("not stated", "repetitions"))
+    for suite, said in (
+        (replace(SUITE, published=ten), "over its 10 repetitions"),
+        (replace(SUITE, published=unsaid), "over its 3 repetitions"),
+        (replace(SUITE, published=unsaid, sources=sources), "its ± is over its repetitions"),
+    ):
+        assert said in " ".join(table(suite_report(run(suite)), "table1").notes)
+
+
 def test_a_target_that_was_never_reached_is_no_number() -> None:
     grid = Grid(("method",), ("measure",), ("environment",), measures=(TO_90,))
     found = numbers(run(replace(SUITE, exhibits=(grid,), measures=SUITE.measures[1:] + SUITE.measures[:1])))

@@ -264,19 +264,21 @@ def legend(run: SuiteRun, measures: Sequence[Measure]) -> Iterator[str]:
     if run.changes:
         yield f"Ours: with settings changed by --set: {run.changes_in_words}."
     if printed:
-        spreads = any(number.spread is not None for number in printed)
+        spreads = [number for number in printed if number.spread is not None]
+        said = {number.n for number in spreads} - {None} or ({suite.repetitions} if suite.states_repetitions else set())
+        theirs = f"{said.pop()} repetitions" if len(said) == 1 else "repetitions"
         kinds = {
-            "repetitions": f"its ± is over its {suite.repetitions} repetitions; what ± is, it does not say",
+            "repetitions": f"its ± is over its {theirs}; what ± is, it does not say",
             "clients": "its ± is over clients, and must not be compared with ours, which is over repetitions",
             "": "it does not say what its ± is over, so that it must not be compared with ours",
         }
-        said = f"; {kinds[suite.spread_over]}" if spreads else ""
+        of_spread = f"; {kinds[suite.spread_over]}" if spreads else ""
         differs = (
             ""
             if run.scale == "smoke" or set(run.outcomes) <= set(run.stand_ins)
             else ", and behind | ours − the paper's"
         )
-        yield f"Beside ours: the paper's number{differs}{said}."
+        yield f"Beside ours: the paper's number{differs}{of_spread}."
 
 
 def data(run: SuiteRun, cells: Sequence[Cell], measures: Sequence[Measure]) -> pd.DataFrame:
