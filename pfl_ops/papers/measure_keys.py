@@ -9,6 +9,7 @@ from pfl_ops.config.experiment import Experiment
 from pfl_ops.errors import PflOpsError, echo, unknown
 from pfl_ops.papers.suite import Measure, Suite
 from pfl_ops.results import HIGHEST, tracked_as
+from pfl_ops.units import PERCENT, unit_of
 
 OTHERS = ("train/loss", "train/lr", *metrics.COSTS, "cost/clients")
 """Tracked keys that are no scores."""
@@ -37,6 +38,11 @@ def check_measures(suite: Suite) -> None:
                 f"measure {echo(measure.key)}: behind the key stands @ with a target, # with a round, or #{HIGHEST}"
             )
         names.append(found["name"])
+        if found["target"] and (most := _highest(found["name"])) * measure.unit < float(found["target"]):
+            raise PflOpsError(
+                f"measure {echo(measure.key)}: no {found['name']} reaches {found['target']}: with unit "
+                f"{measure.unit:g}, in which the target is, it is at most {most * measure.unit:g}"
+            )
         number = found["round"] or HIGHEST
         if number != HIGHEST and all(int(number) > suite.experiment(cell).training.rounds for cell in suite.cells):
             raise PflOpsError(f"measure {echo(measure.key)}: no cell has round {number} at scale full")
@@ -54,6 +60,13 @@ def check_tracked(suite: Suite, names: Iterable[str]) -> None:
         known = [(tracked_as(name, stages), there) for stages, there in cells]
         if not NOTE.fullmatch(name) and not any(key in there for key, there in known):
             raise unknown("number of a run", *known[0])
+
+
+def _highest(name: str) -> float:
+    """The highest value of a score as tracked; infinite if it is no accuracy."""
+    if unit_of(name) is not PERCENT:
+        return math.inf
+    return 2.0 if name.rpartition("/")[2] == "acc" else 1.0
 
 
 def _problem(measure: Measure) -> str:

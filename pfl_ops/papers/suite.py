@@ -90,7 +90,8 @@ class Measure:
             the value is 90 or more, "test/L2/local/mean#20" its value in round 20, "test/L2/local/mean#best" its
             highest value over the scored rounds from 1 on.
         title: as the paper's table has it.
-        unit: the paper's number is ours times this.
+        unit: the paper's number is ours times this. A target is in it, too: "…@90" with unit 100 is 90 %; the round
+            itself is not multiplied.
         digits: decimals shown; with 0 a mean of several runs has one. better: which way is better; "": neither.
     """
 

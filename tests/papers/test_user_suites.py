@@ -155,6 +155,10 @@ WRONG = {
     "rule_label": ('cells={"fedavg"', 'cells={"fedavgs"', "no label of ours/table1 (rule ours) named 'fedavgs'"),
     "measure": ('(OWN, "own classes")', '("test/L1/locl/mean", "x")', "no number of a run named 'test/L1/locl/mean'"),
     "target": ('(OWN, "own classes")', '(OWN + "@high", "x")', "behind the key stands @ with a target, # with a round"),
+    "reach": (
+        '(OWN, "own classes")', '(OWN + "@80", "x", unit=1)',
+        "no test/L1/local/mean reaches 80: with unit 1, in which the target is, it is at most 1",
+    ),
     "round": ('(OWN, "own classes")', '(OWN + "#11", "x")', "mean#11: no cell has round 11 at scale full"),
     "measures": ('(OWN, "own classes")', '(ALL, "x")', "measure test/L1/global/mean is there twice"),
     "unit": ('(OWN, "own classes")', '(OWN, "x", unit="%")', "unit must be a number above 0, got '%'"),
