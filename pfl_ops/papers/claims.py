@@ -369,6 +369,6 @@ def _short(values: Sequence[float]) -> list[str]:
 
 
 def _digits(value: float, digits: int) -> str:
-    if math.isinf(value):
-        return "never"
+    if not math.isfinite(value):  # rounds of a target that was not reached, and their differences
+        return "never − never" if math.isnan(value) else "never" if value > 0 else "−never"
     return f"{value:.{digits}g}" if abs(value) < 10 ** (digits - 1) else f"{value:.0f}"

@@ -430,6 +430,17 @@ def test_never_reached_is_later_than_any_round():
     assert verdict.evidence.largest == (1.0, 1.0)
 
 
+def test_differences_of_rounds_that_were_never_reached_are_told_in_words():
+    """The texts were "nan < 5" and, of 3 less never, "never > 5"."""
+    numbers = {"a": [math.inf] * 2, "b": [math.inf] * 2, "c": [3.0] * 2}
+    told = {
+        f"abs(a:{ACC}@90 - b:{ACC}@90) < 5": "never − never < 5 (n = 2)",
+        f"c:{ACC}@90 - a:{ACC}@90 > 5": "−never > 5 (n = 2)",
+        f"a:{ACC}@90 - c:{ACC}@90 > 5": "never > 5 (n = 2)",
+    }
+    assert {says: rounds(says, numbers).instances[0].detail for says in told} == told
+
+
 def test_a_target_that_is_not_reached_later_on_keeps_the_evidence():
     """Six differences of 10 to 14 rounds: t as for any other measure, and 2^7 (1 − 2^−7) / 7 = 127/7 of six signs. In
     seed 6 b never reaches the target, which is for a: t stays, and the signs have 255/8. In seed 7 a never does: the
