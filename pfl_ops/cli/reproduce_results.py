@@ -82,11 +82,9 @@ def _show_claims(summaries: "list[SuiteSummary]") -> None:
     words = ("suite", "claim", "in the paper's numbers", "in ours")
     table = plain_table(*words, numbers=("n", "e for", "e against", "seeds to decide"), no_wrap=("suite",))
     for one, claim in judged:
-        decided = claim.ours in ("holds", "does not hold")
-        seeds = str(claim.seeds) if decided else f"about {claim.seeds}" if claim.seeds and claim.n > 1 else "?"
         text = f"{claim.text}{' (derived)' * claim.derived}"
         evidence = (number(claim.supporting), number(claim.opposing))
-        table.add_row(one.suite, text, claim.paper, claim.ours, claim.n_in_words, *evidence, seeds)
+        table.add_row(one.suite, text, claim.paper, claim.ours, claim.n_in_words, *evidence, claim.seeds_in_words)
     out().print()
     out().print(table)
 

@@ -341,6 +341,22 @@ def test_claim_decided_by_a_part_is_counted_as_decided(tmp_path: Path, outcomes)
     assert "1 of 4 run: of a claim with four instances one was run" in page
 
 
+@pytest.mark.parametrize(
+    ("ours", "n", "seeds", "more", "told"),
+    [
+        ("holds", 1, 9, {}, "9"),
+        ("undecided", 2, 13, {}, "about 13"),
+        ("undecided", 1, 13, {}, "–"),  # of rounds that one method never reached; one seed has no spread to go by
+        ("undecided", 3, None, {}, "more than 1,000"),
+        ("undecided", 3, None, {"equal": True}, "none"),
+        ("undecided", 3, None, {"ended": True}, "–"),
+    ],
+)
+def test_seeds_to_decide_in_words(ours: str, n: int, seeds: int | None, more: dict[str, bool], told: str) -> None:
+    claim = verdicts.ClaimSummary("", False, "holds", ours, n, seeds=seeds, most=n, **more)
+    assert claim.seeds_in_words == told
+
+
 def test_scale_small_that_changes_nothing_is_not_called_reduced(tmp_path: Path, outcomes) -> None:
     """As of DRDM's linear models, whose scale small is the full size."""
     axes = {axis: {label: replace(level, at={}) for label, level in of.items()} for axis, of in TOY.axes.items()}

@@ -8,7 +8,6 @@ from pathlib import Path
 from pfl_ops.errors import count
 from pfl_ops.files import write_named
 from pfl_ops.papers import PUBLIC, SCALES, TITLES, Suite
-from pfl_ops.papers.evidence import FARTHEST
 from pfl_ops.papers.results_files import COMMIT, TORCH, file_name
 from pfl_ops.papers.suite_run import SuiteRun
 from pfl_ops.reports.pages.document import Document, Head, PageBlock, PageSection, Row, Table, TableCell, Text
@@ -304,7 +303,7 @@ def _claim_table(run: SuiteRun, standings: Sequence[verdicts.ClaimSummary]) -> T
     """The claims of a suite, a line each."""
     rows = []
     for claim in standings:
-        seeds = TableCell(_seeds(claim), claim.seeds)
+        seeds = TableCell(claim.seeds_in_words, claim.seeds)
         rows.append(Row.of(*_first_entries(claim), claim.agrees or "–", *_evidence(claim), seeds))
     heads = ("claim", "in the paper's numbers", "in ours", "as claimed", "n", "e for", "e against", "seeds to decide")
     page = file_name(run.suite, run.scale)
@@ -324,12 +323,3 @@ def _evidence(claim: verdicts.ClaimSummary) -> tuple[TableCell, ...]:
         return (TableCell("–"),) * 3
     es = (TableCell(verdicts.number(e), e) for e in (claim.supporting, claim.opposing))
     return TableCell(claim.n_in_words, claim.n), *es
-
-
-def _seeds(claim: verdicts.ClaimSummary) -> str:
-    """The seeds that a decision took, or would take; "–": not known, or training diverged before."""
-    if claim.seeds is not None:
-        return f"{'' if claim.ours in DECIDED else 'about '}{claim.seeds}"
-    if claim.ours != "undecided" or claim.n < 2 or claim.not_run or claim.ended:
-        return "–"
-    return "none" if claim.equal else f"more than {FARTHEST:,}"

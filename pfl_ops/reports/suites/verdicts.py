@@ -141,6 +141,18 @@ class ClaimSummary:
         part = f" ({self.instances - self.not_run} of {self.instances} run)" if self.n and self.not_run else ""
         return f"{self.n}{f' to {self.most}' if self.most > self.n else ''}{part}"
 
+    @property
+    def seeds_in_words(self) -> str:
+        """The seeds that a decision took, or would take: "11", "about 24", "more than 1,000", "none"; "–": not known,
+        or training diverged before. One seed has no spread to go by."""
+        if self.ours in ("holds", "does not hold"):
+            return str(self.seeds)
+        if self.seeds is not None and max(self.n, self.most) > 1:
+            return f"about {self.seeds}"
+        if self.ours != "undecided" or self.n < 2 or self.not_run or self.ended:
+            return "–"
+        return "none" if self.equal else f"more than {FARTHEST:,}"
+
 
 def standings(run: SuiteRun) -> list[ClaimSummary]:
     """Return how each claim stands, in the suite's order."""
