@@ -49,6 +49,7 @@ class Instance:
         agrees: True if the numbers, ours as means over seeds, are as claimed; None: not known.
         comparisons: all of which have to be true, with their differences over seeds; none of the paper's numbers.
         most: seeds before the first one with which training diverged, the most that count; None: it did with none.
+        unpaired: True if it was run and no seed counts: a cell lacks the first one, or training diverged with it.
     """
 
     where: str
@@ -56,6 +57,7 @@ class Instance:
     detail: str
     comparisons: tuple[TermComparison, ...] = ()
     most: int | None = None
+    unpaired: bool = False
 
     @cached_property
     def evidence(self) -> ClaimEvidence:
@@ -125,14 +127,18 @@ class Verdict:
 
     @property
     def count(self) -> str:
-        """Number of several instances whose numbers are as claimed: "3 of 5; not at path"; "": there is one."""
+        """Number of several instances whose numbers are as claimed: "3 of 5; not at path", "2 of 2; 1 not run; 1
+        without a common seed"; "": there is one."""
         if len(self.instances) < 2:
             return ""
         run = sum(instance.agrees is not None for instance in self.instances)
         fails = [instance.where for instance in self.instances if instance.agrees is False]
         parts = [f"{self.agreeing} of {run}"]
-        if run < len(self.instances):
-            parts.append(f"{len(self.instances) - run} not run")
+        unpaired = sum(instance.unpaired for instance in self.instances)
+        if run + unpaired < len(self.instances):
+            parts.append(f"{len(self.instances) - run - unpaired} not run")
+        if unpaired:
+            parts.append(f"{unpaired} without a common seed")
         if fails and self.agreeing:
             parts.append(f"not at {', '.join(fails)}")
         return "; ".join(parts)
@@ -331,7 +337,7 @@ class Claim:
         lost = [seed - first for number in by_seed for seed in diverged.get(number.cell, ())]
         most = min((n for n in lost if n >= len(seeds)), default=None)
         if not seeds:
-            return Instance(where, None, "", most=most)
+            return Instance(where, None, "", most=most, unpaired=not exact and (most == 0 or all(by_seed.values())))
         numbers = {one: np.array([values[seed] for seed in seeds]) for one, values in by_seed.items()}.__getitem__
         forms, conditions = self._conditions(expansion)
         means = [mean(form, numbers) for form in forms]

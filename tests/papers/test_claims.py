@@ -407,6 +407,23 @@ def test_an_instance_that_was_not_run_keeps_a_claim_undecided():
     assert verdict.evidence.supporting.tolist() == [1.0] * 5
 
 
+def test_an_instance_without_a_common_seed_is_not_called_not_run():
+    """On PATH training diverged with the first seed; in IID all is there, and for APFL nothing was run."""
+    numbers = pair([92, 93, 94], [90, 91, 90]) | {"iid/fliu": {0: 95.0, 1: 94.0}, "iid/fedavg": {0: 90.0, 1: 91.0}}
+    del numbers["path/fliu"][0]
+    claim = Claim("", f"*/fliu:{ACC} > */{{fedavg,apfl}}:{ACC}")
+    for diverged in ({}, {"path/fliu": {0: "diverged at round 7"}}):
+        found = claim.judge(lambda cell, key: numbers.get(cell, {}), LABELS, CELLS, diverged=diverged)
+        told = {one.where: one.unpaired for one in found.instances}
+        if diverged:  # whatever else is run: no seed of PATH will count
+            assert told.pop("path/apfl")
+            assert found.count == "1 of 1; 1 not run; 2 without a common seed"
+        else:
+            assert not told.pop("path/apfl")
+            assert found.count == "1 of 1; 2 not run; 1 without a common seed"
+        assert told == {"iid/fedavg": False, "iid/apfl": False, "path/fedavg": True}
+
+
 def rounds(says, numbers):
     """The verdict on rounds to a target, {cell: of seed 0, 1, ...}, alone in its family: e = 40 decides."""
     labels = {"method": list(numbers)}

@@ -341,6 +341,18 @@ def test_claim_decided_by_a_part_is_counted_as_decided(tmp_path: Path, outcomes)
     assert "1 of 4 run: of a claim with four instances one was run" in page
 
 
+def test_diverged_first_seeds_are_told_where_no_seed_counts(tmp_path: Path, outcomes) -> None:
+    """On PATH local training diverged with its first seed, FLIU with its second: one claim has an instance without a
+    seed, the other one seed in all, and both say why no further one counts."""
+    kept = {**outcomes, "path/local": outcomes["path/local"][1:], "path/fliu": outcomes["path/fliu"][:1]}
+    lost = {"path/local": {0: "diverged at round 2"}, "path/fliu": {1: "diverged at round 2"}}
+    results_files.write(tmp_path, TOY, "small", kept, diverged=lost)
+    (found,) = results_files.read(tmp_path, [TOY])
+    page = to_markdown(results_pages.suite_page(found))
+    assert "as claimed in 1 of 1; 1 without a common seed" in page and "path: no common seed" in page
+    assert "80 needed; training diverged with a seed, from which on none counts" in page
+
+
 @pytest.mark.parametrize(
     ("ours", "n", "seeds", "more", "told"),
     [

@@ -223,6 +223,8 @@ def _entry(verdict: Verdict | None, absent: str, without: tuple[str, ...] = ()) 
     decision = (told,) if (told := standing(verdict)) else ()
     if len(verdict.instances) == 1 or verdict.status == "not run":
         detail = verdict.instances[0].detail if verdict.instances else ""
+        if any(one.unpaired for one in verdict.instances):
+            without = (*without, "no common seed")
         return TableCell(text, mark=mark, below=((detail, *decision) if detail else without))
     count = verdict.count.replace("not run", absent)
     least = f"; claimed for {verdict.least}" if verdict.least < len(verdict.instances) else ""
@@ -244,12 +246,13 @@ def standing(verdict: Verdict) -> str:
     if verdict.status == "does not hold":
         return f"e = {number(opposing)} against it, decided after {seeds} seeds"
     needed = f"e = {number(supporting)} for it, {number(opposing)} against it; {number(min(verdict.needed))} needed"
-    if verdict.evidence.n < 2:
+    at = [one.where for one in verdict.instances if one.most is not None]
+    if verdict.evidence.n < 2 and not at:
         return needed
     lacking = sum(one.agrees is None for one in verdict.instances)
     if lacking and not seeds:
         return f"{needed}; {lacking} of {len(verdict.instances)} instances have no common seed"
-    if not seeds and (at := [one.where for one in verdict.instances if one.most is not None]):
+    if not seeds and at:
         where = f" at {', '.join(at)}" * (len(verdict.instances) > 1)
         return f"{needed}; training diverged with a seed{where}, from which on none counts"
     if not seeds and any(one.equal for one in verdict.instances):
@@ -264,7 +267,7 @@ def number(e: float) -> str:
 
 def _instance(one: Instance, absent: str) -> str:
     if one.agrees is None:
-        return f"{one.where}: {absent}"
+        return f"{one.where}: {'no common seed' if one.unpaired else absent}"
     agrees = "" if one.agrees else ", not as claimed"
     if not one.comparisons:
         return f"{one.where}: {one.detail}{agrees}"
