@@ -58,11 +58,14 @@ def kind(value: object) -> str:
         return "None"
     if isinstance(value, Tensor):
         device = "" if value.device.type == "cpu" else f" on {value.device}"
-        return f"a {dtype(value)} tensor {list(value.shape)}{device}"
+        return f"{_with_article(dtype(value))} tensor {list(value.shape)}{device}"
     if isinstance(value, tuple):
         return f"a tuple of {len(value)}"
-    article = "an" if type(value).__name__[0] in "aeiouAEIOU" else "a"
-    return f"{article} {type(value).__name__}"
+    return _with_article(type(value).__name__)
+
+
+def _with_article(noun: str) -> str:
+    return f"{'an' if noun[0] in 'aeiouAEIOU' else 'a'} {noun}"
 
 
 def dtype(value: Tensor) -> str:

@@ -3,12 +3,14 @@
 import itertools
 import os
 import pickle
+import re
 from pathlib import Path
 
 import pytest
 import torch
 
 from pfl_ops.errors import PflOpsError
+from pfl_ops.federation.misuse import MisuseError
 from pfl_ops.federation.state.matrix import InFile, InMemory
 from pfl_ops.federation.state.rows import SHARE, ClientRows, RowStore
 from pfl_ops.system import memory
@@ -39,6 +41,36 @@ def test_rows_are_copies(rows):
         rows[clients].fill_(9)
     assert rows[torch.tensor([1, 3])].tolist() == [[0, 0], [1, 2]]
     assert rows.base.tolist() == [1, 2]
+
+
+NO_NUMBERS = {
+    "got a bool tensor [4]": torch.tensor([True, False, True, False]),
+    "got an int64 tensor [2, 1]": torch.tensor([[0], [1]]),
+    "got a list": [0, 1],
+    "got an int": 0,
+    "got a slice": slice(0, 2),
+    "rows of clients -1 to 2 were read": torch.tensor([2, -1]),
+    "there are 0 to 3": torch.tensor([4]),
+}
+
+
+@pytest.mark.parametrize("message", NO_NUMBERS)
+def test_rows_are_read_by_client_numbers_alone(rows, message):
+    """A mask gave N rows, those of clients 0 and 1 among them, unless all were written; −1 gave the last client's."""
+    rows.write(torch.tensor([0, 2]), torch.tensor([[5.0, 6], [7, 8]], dtype=torch.float64))
+    with pytest.raises(MisuseError, match=re.escape(message)):
+        rows[NO_NUMBERS[message]]
+
+
+def test_no_clients_and_int32_numbers_are_read(rows):
+    rows.write(torch.tensor([2]), torch.tensor([[7.0, 8]], dtype=torch.float64))
+    assert rows[torch.tensor([], dtype=torch.int64)].shape == (0, 2)
+    assert rows[torch.tensor([2, 1], dtype=torch.int32)].tolist() == [[7, 8], [1, 2]]
+
+
+def test_assignment_names_what_to_return(rows):
+    with pytest.raises(MisuseError, match=re.escape("return Rows(r.cohort, values)")):
+        rows[torch.tensor([0])] = torch.zeros(1, 2, dtype=torch.float64)
 
 
 def test_one_number_a_client():

@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
+from pfl_ops.federation.misuse import MisuseError, kind
 from pfl_ops.federation.settings import StatePlace
 from pfl_ops.federation.state.matrix import InFile, InMemory, Matrix
 from pfl_ops.system import memory
@@ -16,7 +17,8 @@ SHARE = 0.25
 """Of the memory that is free, what state may take. Where all take part, a round holds up to three further copies
 of it: what its clients start from, what they trained, what it makes of that."""
 AT_ONCE = 16 << 20  # bytes of rows that are added up at a time, or one row where that is larger
-
+NUMBERS = (torch.int64, torch.int32)
+"""Types of client numbers; PyTorch takes bool and uint8 for masks."""
 
 State: TypeAlias = dict[str, Any]
 """Name -> `Tensor`, or `ClientRows` for what each client keeps. Nothing else, and no key that appears later."""
@@ -73,8 +75,23 @@ class ClientRows:
         return self._matrix.device.type != "cpu"
 
     def __getitem__(self, clients: Tensor) -> Tensor:
-        """Rows of `clients` (int64 [C]), a copy on the device of `base`."""
-        return self._read(clients.cpu()).to(self.base.device)
+        """Rows of `clients` (int64 [C]), a copy on the device of `base`.
+
+        Raises:
+            MisuseError: they are no client numbers. A mask, a slice or a negative number would read other rows.
+        """
+        if not isinstance(clients, Tensor) or clients.dtype not in NUMBERS or clients.dim() != 1:
+            raise MisuseError(f"rows of a state are read by client numbers, int64 [C] (r.cohort); got {kind(clients)}")
+        numbers = clients.cpu()
+        if len(numbers) and not 0 <= int(numbers.min()) <= int(numbers.max()) < self.n:
+            raise MisuseError(
+                f"rows of clients {int(numbers.min())} to {int(numbers.max())} were read from a state; there are 0 to "
+                f"{self.n - 1}"
+            )
+        return self._read(numbers).to(self.base.device)
+
+    def __setitem__(self, clients: object, values: object) -> None:
+        raise MisuseError("rows of a state are written by the engine alone; return Rows(r.cohort, values) from round()")
 
     def _read(self, clients: Tensor) -> Tensor:
         known = self.written[clients]
