@@ -16,7 +16,7 @@ from torch import Tensor
 
 from pfl_ops.algorithms.base import Algorithm
 from pfl_ops.errors import PflOpsError
-from pfl_ops.federation.method.checked import CheckedMethod, MethodError, check_models
+from pfl_ops.federation.method.checked import CheckedMethod, MethodError, check_models, check_update
 from pfl_ops.federation.method.contract import ClientRows, Models, Net, Rows
 from pfl_ops.testing import quadratic_round
 
@@ -512,6 +512,35 @@ def test_traffic_may_be_a_tensor_of_one_number() -> None:
     r = quadratic_round([0.0, 6.0])
     r.sent(up=torch.tensor(3), down=0)
     assert (r.traffic.up, r.traffic.down) == (3, 0)
+
+
+@pytest.mark.parametrize("clients", [[0, 1], [0, 1, 2]])
+def test_rows_of_other_clients_than_the_cohort_are_refused(clients: list[int]) -> None:
+    """`Rows(torch.arange(C), theta)` wrote the model of client 1 into the row of client 0."""
+    r = quadratic_round([0.0, 6.0, 9.0], clients=[1, 2])
+    s = {"theta": r.task.rows(r.task.initial)}
+    check_update(s, {"theta": Rows(torch.tensor([2]), torch.ones(1, 1, dtype=torch.float64))}, r.cohort)
+    wrong = {"theta": Rows(torch.tensor(clients), torch.ones(len(clients), 1, dtype=torch.float64))}
+    message = (
+        f"Rows of clients {clients} as state 'theta'; expected those of the cohort, [1, 2]: Rows(r.cohort, values)"
+    )
+    with pytest.raises(PflOpsError, match=re.escape(message)):
+        check_update(s, wrong, r.cohort)
+
+
+def test_rows_of_absent_clients_end_the_run() -> None:
+    class Everyone(Algorithm):
+        """A method that writes the rows of all clients."""
+
+        def init(self, task: Any) -> Any:
+            return {"theta": task.rows(task.initial)}
+
+        def round(self, s: Any, r: Any) -> Any:
+            everyone = torch.arange(r.task.n_clients)
+            return {"theta": Rows(everyone, s["theta"][everyone])}, {"L2": Models(s["theta"][r.cohort], r.cohort)}
+
+    with pytest.raises(MethodError, match=r"round\(\) returned Rows of clients \[0, 1, 2, 3\] as state 'theta'"):
+        list(simulation(Everyone(), share=0.5).run())
 
 
 @pytest.mark.parametrize(

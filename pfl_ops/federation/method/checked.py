@@ -117,7 +117,7 @@ class CheckedMethod:
             if not isinstance(answer, tuple) or len(answer) != 2:
                 raise _Wrong(f"{kind(answer)}; expected (state, stages)")
             update, stages = answer
-            check_update(s, update)
+            check_update(s, update, r.cohort)
             if not isinstance(stages, Mapping):
                 raise _Wrong(f"{kind(stages)} as stages; expected a dict with 'L2', 'G', or both")
             for stage, models in stages.items():
@@ -286,12 +286,13 @@ def _same(one: Tensor, other: Tensor) -> bool:
     return one.shape == other.shape and torch.allclose(one, other, rtol=0, atol=0, equal_nan=True)
 
 
-def check_update(s: State, update: object) -> None:
-    """Refuse what a round may not change: another name, kind, shape, dtype or device than `init` made, unknown clients.
+def check_update(s: State, update: object, cohort: Tensor | None = None) -> None:
+    """Refuse what a round may not change: another name, kind, shape, dtype or device than `init` made, other clients.
 
     Args:
         s: the state.
         update: what `round` returned as state.
+        cohort: the only clients whose rows may change, [C]; None: any of the federation.
     """
     if not isinstance(update, Mapping):
         raise _Wrong(f"{kind(update)} as state; expected a dict of what changed")
@@ -309,6 +310,9 @@ def check_update(s: State, update: object) -> None:
                 raise _Wrong(f"clients {int(who.min())} to {int(who.max())} {what}; there are 0 to {old.n - 1}")
             if len(who.unique()) < len(who):
                 raise _Wrong(f"a client twice {what}; expected each client once")
+            if cohort is not None and not bool(torch.isin(who, cohort.to(who.device)).all()):
+                expected = f"expected those of the cohort, {echo(cohort.tolist())}: Rows(r.cohort, values)"
+                raise _Wrong(f"Rows of clients {echo(who.tolist())} {what}; {expected}")
             if value.values.dim() == 0 or len(value.values) != len(who):
                 raise _Wrong(f"{kind(value.values)} {what} for {len(who)} clients; expected a row each")
             if shape != tuple(old.base.shape) or value.values.dtype != old.dtype:
