@@ -3,6 +3,7 @@
 import hashlib
 import inspect
 import os
+import random
 import re
 import subprocess
 import sys
@@ -223,6 +224,64 @@ def test_the_contract_notices(change, tests):
     for test in tests:
         with pytest.raises((AssertionError, pfl_ops.errors.PflOpsError)):
             getattr(contract, test)()
+
+
+def draws_from_python(self, s, r, update, stages):
+    update["central"] = update["central"] * (1 + 0.01 * random.random())
+
+
+def test_the_contract_names_a_draw_without_a_seed():
+    """The first test said that a step sums over the rows of other clients."""
+    contract = type("Contract", (AlgorithmContract,), {"algorithm": broken(draws_from_python)})()
+    for test in (contract.test_loop_and_vmap_agree, contract.test_order_of_clients_does_not_matter):
+        with pytest.raises(AssertionError, match=r"two runs of one seed differ in .*; draw by r\.rng\(purpose\)"):
+            test()
+
+
+def test_the_contract_names_a_nan():
+    """NaN after round 2 in both of two runs was a difference "by nan", with advice on rows, padding, attributes."""
+    contract = type("Contract", (AlgorithmContract,), {"algorithm": broken(divides_by_nothing)})()
+    for test in (contract.test_loop_and_vmap_agree, contract.test_padding_does_not_matter):
+        test()
+    with pytest.raises(AssertionError, match="has a NaN or an infinity"):
+        contract.test_state_keeps_its_form()
+
+
+class OneByOne(Averaging):
+    """`Averaging` with a loop over the cohort, as methods of other libraries have it."""
+
+    def round(self, s, r):
+        each = [r.over(r.cohort[i : i + 1]) for i in range(len(r.cohort))]
+        theta = torch.cat([own.train(s["central"], pull=(self.boost, s["central"])) for own in each])
+        seen = Rows(r.cohort, s["seen"][r.cohort] + 1)
+        return {"central": r.weights @ theta, "seen": seen}, {"L2": Models(theta, r.cohort)}
+
+
+def test_the_contract_accepts_a_loop_over_clients():
+    """One client's batches have no padding, which was said to be an error of the method."""
+    OneByOne.name = "one_by_one"
+    contract = type("Contract", (AlgorithmContract,), {"algorithm": OneByOne()})()
+    for test in sorted(dir(contract)):
+        if test.startswith("test_"):
+            getattr(contract, test)()
+
+
+def test_the_contract_names_l1_by_position():
+    class ByPosition(Averaging):
+        def init(self, task):
+            return super().init(task) | {"theta": task.rows(task.initial)}
+
+        def round(self, s, r):
+            update, stages = super().round(s, r)
+            return update | {"theta": Rows(r.cohort, stages["L2"].params)}, stages
+
+        def personal(self, s, r):
+            return Models(s["theta"][torch.arange(len(r.cohort))], r.cohort)
+
+    ByPosition.name = "by_position"
+    contract = type("Contract", (AlgorithmContract,), {"algorithm": ByPosition()})()
+    with pytest.raises(AssertionError, match=r"'by_position': L1 of clients \[3\] differs by .*s\[name\]\[r\.cohort\]"):
+        contract.test_order_of_clients_does_not_matter()
 
 
 class Halfway(Algorithm):
