@@ -14,6 +14,8 @@ from torch import Tensor
 
 from pfl_ops.errors import PflOpsError
 
+PYTORCHS = "PyTorch's global generator (torch.rand, a new layer, ...)"
+
 
 class MisuseError(PflOpsError):
     """A verb that is called wrongly, or a step, loss or other function of a method that returns the wrong thing.
@@ -32,6 +34,10 @@ class MisuseError(PflOpsError):
         where = "" if function is None else defined(function)
         super().__init__(message + where)
         self.located = bool(where)
+
+
+class StackingError(MisuseError):
+    """A function of a method, written for one client, that PyTorch can't compute for several at once."""
 
 
 def defined(function: Callable[..., Any]) -> str:
@@ -84,11 +90,16 @@ def repeatable(function: Callable[..., Any]) -> Iterator[None]:
     yield
     whose = drawn_from(before)
     if whose:
-        raise MisuseError(
-            f"{name_of(function)}() drew from {whose}, which the run's seed does not set; draw by r.rng(purpose) "
-            "before, and pass the draws, or seeds for them, as rows of carry or ctx",
-            function,
-        )
+        raise drew(function, whose)
+
+
+def drew(function: Callable[..., Any], whose: str) -> MisuseError:
+    """Return the error of a step, a loss or another function of a method that drew from `whose`."""
+    return MisuseError(
+        f"{name_of(function)}() drew from {whose}, which the run's seed does not set; draw by r.rng(purpose) "
+        "before, and pass the draws, or seeds for them, as rows of carry or ctx",
+        function,
+    )
 
 
 def shared_generators() -> dict[str, object]:
@@ -108,7 +119,7 @@ def shared_generators() -> dict[str, object]:
     numpy_state: Any = np.random.get_state(legacy=True)
     _, key, *position = numpy_state
     return {
-        "PyTorch's global generator (torch.rand, a new layer, ...)": [bytes(state.numpy()) for state in torch_states],
+        PYTORCHS: [bytes(state.numpy()) for state in torch_states],
         "NumPy's global generator (np.random.rand, ...)": (bytes(key), *position),
     }
 

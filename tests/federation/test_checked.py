@@ -18,6 +18,7 @@ from pfl_ops.algorithms.base import Algorithm
 from pfl_ops.errors import PflOpsError
 from pfl_ops.federation.method.checked import CheckedMethod, MethodError, check_models, check_update
 from pfl_ops.federation.method.contract import ClientRows, Models, Net, Rows
+from pfl_ops.federation.settings import Execution
 from pfl_ops.testing import quadratic_round
 
 
@@ -593,6 +594,106 @@ def test_models_with_ctx_of_other_clients_are_refused(bias: Any, message: str) -
     check_models(Models(r.task.initial, ctx={"bias": torch.zeros(3)}, predict=shifted), r.task)
     with pytest.raises(PflOpsError, match=re.escape(message)):
         check_models(Models(theta, r.cohort, {"bias": bias}), r.task, "as stage 'L2'", cohort=r.cohort)
+
+
+def branches(net: Any, w: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    values = net(w, x).square().sum(dim=1)
+    return values * 2 if bool((y == 0).any()) else values
+
+
+def draws(net: Any, w: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    return net(w, x).square().sum(dim=1) * torch.rand(())
+
+
+@pytest.mark.parametrize(
+    ("loss", "message"),
+    [
+        (branches, r"branches\(\) can't be computed for several clients at once \(PyTorch: .*or use --way loop"),
+        (draws, r"draws\(\) drew from PyTorch's global generator .*; draw by r\.rng\(purpose\) before"),
+    ],
+)
+def test_loss_that_can_not_be_stacked_names_its_line(loss: Any, message: str) -> None:
+    """Both were PyTorch's text on vmap: "please file an issue", "use the 'same' or 'different' randomness flags"."""
+
+    class Own(Algorithm):
+        """A method with a loss of its own."""
+
+        def init(self, task: Any) -> Any:
+            return {"central": task.initial}
+
+        def round(self, s: Any, r: Any) -> Any:
+            return {"central": r.mean(r.train(s["central"], loss))}, {}
+
+        def personal(self, s: Any, r: Any) -> Any:
+            return Models(s["central"])
+
+    line = loss.__code__.co_firstlineno
+    with pytest.raises(MethodError, match=rf"^method '.*': {message}.* \(test_checked\.py:{line}\)$"):
+        list(simulation(Own(), execution=Execution(device="cpu", way="vmap", chunk=4, workers=1)).run())
+    if loss is branches:
+        assert len(list(simulation(Own()).run())) == 3
+
+
+def labels(net: Any, w: Tensor, x: Tensor) -> Tensor:
+    return net(w, x).argmax(dim=1)
+
+
+def fails(net: Any, w: Tensor, x: Tensor) -> Tensor:
+    return net(w, x) @ torch.ones(5).to(w)
+
+
+def noisy(net: Any, w: Tensor, x: Tensor) -> Tensor:
+    return net(w, x) + torch.randn(3)
+
+
+def by_its_bias(net: Any, w: Tensor, x: Tensor) -> Tensor:
+    return net(w, x) if float(w.sum()) > 0 else 1 * net(w, x)
+
+
+def predicts(rule: Any) -> Algorithm:
+    """A method whose clients answer by a rule of their own."""
+
+    class Predicts(Algorithm):
+        """Own models that never learn."""
+
+        def init(self, task: Any) -> Any:
+            return {"theta": task.rows(task.initial)}
+
+        def round(self, s: Any, r: Any) -> Any:
+            return {"theta": Rows(r.cohort, s["theta"][r.cohort] + r.cohort[:, None])}, {}
+
+        def personal(self, s: Any, r: Any) -> Any:
+            return Models(s["theta"][r.cohort], r.cohort, predict=rule)
+
+    return Predicts()
+
+
+WAYS = [Execution(device="cpu", way="loop", workers=1), Execution(device="cpu", way="vmap", chunk=4, workers=1)]
+
+
+@pytest.mark.parametrize("execution", WAYS, ids=["loop", "stacked"])
+@pytest.mark.parametrize(
+    ("rule", "message"),
+    [
+        (labels, r"labels\(\) must return scores \[B, L\] = \[.*, 3\]; got one client's an int64 tensor \[.*\]"),
+        (fails, r"fails\(\) failed: RuntimeError: "),
+        (noisy, r"noisy\(\) drew from PyTorch's global generator"),
+    ],
+)
+def test_wrong_predict_names_method_and_line(rule: Any, message: str, execution: Execution) -> None:
+    """They were internal errors: "The size of tensor a (5) must match the size of tensor b (87)"."""
+    line = rule.__code__.co_firstlineno
+    with pytest.raises(MethodError, match=rf"^method '.*': {message}.* \(test_checked\.py:{line}\)$"):
+        list(simulation(predicts(rule), execution=execution).run())
+
+
+@pytest.mark.parametrize("execution", WAYS, ids=["loop", "stacked"])
+def test_predict_may_branch_on_values(execution: Execution) -> None:
+    """Models that can't be asked in one call are asked one after the other; that was an internal error."""
+    found = simulation(predicts(by_its_bias), execution=execution)
+    plain = simulation(predicts(None), execution=execution)
+    key = "test/L1/local/mean"
+    assert [one.metrics.get(key) for one in found.run()] == [one.metrics.get(key) for one in plain.run()]
 
 
 def test_loss_that_returns_no_tensor_names_its_line() -> None:

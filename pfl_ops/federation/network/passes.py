@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from pfl_ops.federation.misuse import MisuseError, kind, name_of
+from pfl_ops.federation.misuse import PYTORCHS, MisuseError, StackingError, drew, kind, name_of
 from pfl_ops.federation.network.chain import Chain
 from pfl_ops.federation.network.cross_entropy import Loss, cross_entropy
 from pfl_ops.federation.network.layout import LayoutBlock
@@ -75,7 +75,12 @@ class Passes:
     def mapped(
         self, function: Callable[..., Tensor], w: Tensor, x: Tensor, y: Tensor | None, ctx: Mapping[str, Tensor]
     ) -> Tensor:
-        """`function(net, w, x[, y], **ctx)`, written for one client, on c of them."""
+        """`function(net, w, x[, y], **ctx)`, written for one client, on c of them.
+
+        Raises:
+            StackingError: it branches on values or the like, which `torch.vmap` refuses.
+            MisuseError: it returns no tensor, or draws from PyTorch's global generator.
+        """
         net, names = self.net, list(ctx)
         labels = () if y is None else (y,)
 
@@ -91,7 +96,13 @@ class Passes:
         rows = (w, x, *labels, *ctx.values())
         if len(w) == 1:
             return one(*(r[0] for r in rows))[None]
-        return torch.vmap(one)(*rows)
+        try:
+            return torch.vmap(one)(*rows)
+        except RuntimeError as error:
+            of_vmap, _, reason = str(error).partition("vmap: ")
+            if of_vmap or not reason:
+                raise
+            raise _refused_by_vmap(function, reason) from error
 
     # -- gradients, a leaf a parameter --------------------------------------------------------------------------------
 
@@ -141,6 +152,22 @@ class Passes:
 def _set(modes: list[tuple[nn.Module, bool]]) -> None:
     for layer, mode in modes:
         layer.training = mode
+
+
+def _refused_by_vmap(function: Callable[..., Tensor], reason: str) -> MisuseError:
+    """Return the error of a function that `torch.vmap` refuses.
+
+    Args:
+        reason: PyTorch's message; its first sentence is quoted.
+    """
+    if reason.startswith("called random operation"):
+        return drew(function, PYTORCHS)
+    reason = reason.split(". ")[0].strip()
+    return StackingError(
+        f"{name_of(function)}() can't be computed for several clients at once (PyTorch: {reason}); write it without "
+        "branches on values, .item() and masks (torch.where), or use --way loop",
+        function,
+    )
 
 
 def mean_over_samples(values: Tensor, share: Tensor | None) -> Tensor:

@@ -20,12 +20,15 @@ from torch import Tensor, nn
 
 from pfl_ops import metrics, rng
 from pfl_ops.data.clients import Pool
+from pfl_ops.errors import PflOpsError, in_a_line
 from pfl_ops.federation.method.contract import Models
+from pfl_ops.federation.misuse import MisuseError, StackingError, kind, name_of, repeatable
 from pfl_ops.federation.scoring.fingerprint import Fingerprint, fingerprints
 from pfl_ops.federation.scoring.grouping import operations, own_at_once, shared_at_once
 from pfl_ops.federation.settings import ALL_UP_TO, Evaluation
 from pfl_ops.federation.training.feed import Feed
 from pfl_ops.federation.training.train import Trainer
+from pfl_ops.system.memory import out_of_memory
 
 BATCH = 500  # samples that one model is shown at once
 KEPT_ANSWERS = 1 << 28  # bytes: above it, a model that a client holds in two stages is asked twice
@@ -325,10 +328,36 @@ class Scorer:
         """Scores [c, B, L] on x [c, B, ...], or on the same x [1, B, ...] for all."""
         net, w = self.trainer.task.net, models.params
         with self.trainer.passes.autocast():
-            if models.predict is not None:
-                x = x.expand(len(w), *x.shape[1:])
-                return self.trainer.passes.mapped(models.predict, w, x, None, models.ctx)
-            return net.scores(w, x)
+            if models.predict is None:
+                return net.scores(w, x)
+            x = x.expand(len(w), *x.shape[1:])
+            with repeatable(models.predict):
+                scores = self._predicted(models, x)
+        if scores.shape != (*x.shape[:2], net.n_classes):
+            got = f"one client's {kind(scores[0])}"
+            raise MisuseError(
+                f"{name_of(models.predict)}() must return scores [B, L] = {[x.shape[1], net.n_classes]}; got {got}",
+                models.predict,
+            )
+        return scores
+
+    def _predicted(self, models: Models, x: Tensor) -> Tensor:
+        """The scores by `predict`, in one call where that can be stacked, else one model after the other."""
+        predict, w, ctx = models.predict, models.params, models.ctx
+        assert predict is not None
+        mapped = self.trainer.passes.mapped
+        try:
+            try:
+                return mapped(predict, w, x, None, ctx)
+            except StackingError:
+                each = [slice(i, i + 1) for i in range(len(w))]
+                return torch.cat([mapped(predict, w[i], x[i], None, {n: v[i] for n, v in ctx.items()}) for i in each])
+        except PflOpsError:
+            raise
+        except Exception as error:
+            if out_of_memory(error):
+                raise
+            raise MisuseError(f"{name_of(predict)}() failed: {in_a_line(error)}", predict) from error
 
     def _synthetic(self, scores: Scores, clients: np.ndarray, right: Tensor, pool: Tensor) -> None:
         """S-acc(c) of models [c, n] that were scored on the pooled samples; one row stands for all clients."""

@@ -1,6 +1,6 @@
 """The models of a stage, L1, L2 or G: asked of the method a few clients at a time, handed on to the scorer."""
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -13,6 +13,7 @@ from pfl_ops.federation.method.checked import MethodError
 from pfl_ops.federation.method.contract import Models, Stage, Stages, State
 from pfl_ops.federation.method.method import Method
 from pfl_ops.federation.method.round import Round
+from pfl_ops.federation.misuse import MisuseError
 from pfl_ops.federation.scoring.evaluate import Scorer, Scores
 
 AT_ONCE = 50  # models that a method is asked for at a time, at most
@@ -55,12 +56,12 @@ class StageScores:
         if models is None:
             return {}
         if models.clients is None:
-            return {"L1": self.scorer.score([models], pooled=True)}
+            return {"L1": self._score([models], pooled=True)}
         one = replace(models, params=models.params[0], clients=None, ctx={k: v[0] for k, v in models.ctx.items()})
         if _is_copied(one, models) and all(_is_copied(one, some) for some in self._personal(s, 0, "start") or ()):
-            return {"L1": self.scorer.score([one], pooled=True)}
+            return {"L1": self._score([one], pooled=True)}
         each = self._personal(s, 0, "start")
-        return {} if each is None else {"L1": self.scorer.score(each, pooled=True)}
+        return {} if each is None else {"L1": self._score(each, pooled=True)}
 
     def curves(self, s: State, r: Round, stages: Stages, *, pooled: bool) -> dict[str, Scores]:
         """Scores once round `r` is committed to `s`: L2 of the cohort, L1 of all scored clients."""
@@ -94,9 +95,20 @@ class StageScores:
                 if isinstance(again, Models):
                     yield again
 
-        return self.scorer.score(chunks(), pooled=True, full=True)
+        return self._score(chunks(), pooled=True, full=True)
 
     # -- inside -------------------------------------------------------------------------------------------------------
+
+    def _score(self, models: Iterable[Models], *, pooled: bool, full: bool = False) -> Scores:
+        """`Scorer.score`; a `predict` that fails is the method's fault."""
+        try:
+            return self.scorer.score(models, pooled=pooled, full=full)
+        except MisuseError as error:
+            raise MethodError(f"method '{self._label}': {error}") from error
+
+    @property
+    def _label(self) -> str:
+        return str(getattr(self.method, "label", type(self.method).__name__))
 
     def _all(
         self, s: State, r: Round, stages: Stages, l2: Iterator[Models] | None, wanted: Collection[str], *,
@@ -108,9 +120,7 @@ class StageScores:
             "G": iter([made(stages["G"], self.scorer.clients)]) if "G" in stages and "G" in wanted else None,
         }
         return {
-            stage: self.scorer.score(each, pooled=pooled, full=full)
-            for stage, each in models.items()
-            if each is not None
+            stage: self._score(each, pooled=pooled, full=full) for stage, each in models.items() if each is not None
         }
 
     def _personal(self, s: State, t: int, purpose: str) -> Iterator[Models] | None:
@@ -125,9 +135,8 @@ class StageScores:
             for some in rest if models.clients is not None else ():
                 more = self.method.personal(s, self.round_at(t, some, purpose))
                 if more is None or more.clients is None:
-                    name = getattr(self.method, "label", type(self.method).__name__)
                     raise MethodError(
-                        f"method '{name}': personal() returned a model each for some clients and "
+                        f"method '{self._label}': personal() returned a model each for some clients and "
                         f"{'None' if more is None else 'one model for all'} for others; expected "
                         "Models(rows, r.cohort) for all of them"
                     )
