@@ -9,7 +9,6 @@ from rich.table import Table
 from pfl_ops.cli.output import say
 from pfl_ops.comparison import Line
 from pfl_ops.metrics import is_neutral
-from pfl_ops.reports.comparison.compare import TEST_DESCRIPTIONS, Comparison, Group
 from pfl_ops.reports.comparison.compared import (
     SECONDS,
     TRAFFIC,
@@ -21,6 +20,7 @@ from pfl_ops.reports.comparison.compared import (
     text_of,
 )
 from pfl_ops.reports.comparison.compared_notes import best_notes, p_notes, scored_notes
+from pfl_ops.reports.comparison.comparison_data import TEST_DESCRIPTIONS, ComparisonData, Group
 from pfl_ops.reports.numbers import (
     VIEWS,
     chance,
@@ -44,7 +44,7 @@ FOLDED = 240  # characters of a group's notes, or of a remark; longer ones are c
 FEW_LINES = 12  # in a table with more lines, a line's other stages are left to the page
 
 
-def show(comparison: Comparison, console: Console, remarks: Console | None = None, notes: bool = False) -> None:
+def show(comparison: ComparisonData, console: Console, remarks: Console | None = None, notes: bool = False) -> None:
     """Print a table for each group and the notes on it; on a narrow terminal with fewer columns, which are named.
 
     Args:
@@ -90,7 +90,7 @@ def show(comparison: Comparison, console: Console, remarks: Console | None = Non
                 say(console, f"{group.title}: {note}" if several else note)
 
 
-def _by_group(c: Comparison, notes: Callable[[Comparison, Group], Iterable[str]]) -> Iterator[str]:
+def _by_group(c: ComparisonData, notes: Callable[[ComparisonData, Group], Iterable[str]]) -> Iterator[str]:
     """Notes on the groups: one that all groups have once, another one with its group's title if there are several."""
     told = {group.title: tuple(notes(c, group)) for group in c.groups}
     common = [note for note in dict.fromkeys(sum(told.values(), ())) if all(note in some for some in told.values())]
@@ -99,7 +99,7 @@ def _by_group(c: Comparison, notes: Callable[[Comparison, Group], Iterable[str]]
         yield from (f"{title}: {note}" for note in some if note not in common)
 
 
-def _fitting(c: Comparison, console: Console, names: list[str]) -> tuple[list[str], list[Table]]:
+def _fitting(c: ComparisonData, console: Console, names: list[str]) -> tuple[list[str], list[Table]]:
     """Return the columns that are left out, as few as the terminal's width allows, and a table for each group.
 
     Args:
@@ -126,14 +126,14 @@ def _fitting(c: Comparison, console: Console, names: list[str]) -> tuple[list[st
     return dropped, tables
 
 
-def _columns(c: Comparison, group: Group) -> list[str]:
+def _columns(c: ComparisonData, group: Group) -> list[str]:
     """Headings from the left."""
     target = [] if c.target is None else [target_title(c.target_metric, c.target)]
     first = ["setting", "n", "stage", *shown_metrics(group), difference_title(group.metric), "p"]
     return [*first, *other_rounds(c, group), *target, *TRAFFIC, SECONDS]
 
 
-def _table(c: Comparison, group: Group, dropped: list[str], name_width: int = WIDEST_NAME) -> Table:
+def _table(c: ComparisonData, group: Group, dropped: list[str], name_width: int = WIDEST_NAME) -> Table:
     """A row a line, and below it one for each other stage that was scored; settings stand under the name."""
     shown = [name for name in _columns(c, group) if name not in dropped]
     table = Table(title=escape(f"{group.title}: {group.size}"), title_justify="left", title_style="bold", box=None)
@@ -172,7 +172,7 @@ def _broken(settings: str, width: int) -> str:
     return "\n".join(lines)
 
 
-def _rows(c: Comparison, group: Group, line: Line, name_width: int) -> Iterator[dict[str, str]]:
+def _rows(c: ComparisonData, group: Group, line: Line, name_width: int) -> Iterator[dict[str, str]]:
     """The cells of a line by heading: first in its own stage, then in the others."""
     first = {name: text_of(line, metric, c.at) for name, metric in shown_metrics(group).items()}
     first |= {"setting": escape(line.label), "n": str(len(line.runs)), "stage": line.stage}

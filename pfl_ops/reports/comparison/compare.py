@@ -2,18 +2,30 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pandas as pd
 
 from pfl_ops import metrics
-from pfl_ops.comparison import TARGETED, TESTS, Line, Test, Values, ordered
+from pfl_ops.comparison import TARGETED, Line, Test, Values, ordered
 from pfl_ops.config.arguments import ArgumentError, checked
 from pfl_ops.csv_text import to_csv
 from pfl_ops.errors import PflOpsError, count, echo, in_a_line, nearest, sentence
 from pfl_ops.files import write_named
+from pfl_ops.reports.comparison.compared import (
+    COST_READING,
+    by_run,
+    costs,
+    document,
+    reading,
+    results,
+    size_of,
+    summary,
+    warning,
+)
+from pfl_ops.reports.comparison.compared_cards import card
+from pfl_ops.reports.comparison.comparison_data import BEST_ROUND, TEST_DESCRIPTIONS, ComparisonData, Group
 from pfl_ops.reports.comparison.fairness import (
     CHOOSING,
     comparable,
@@ -28,97 +40,24 @@ from pfl_ops.reports.comparison.fairness import (
 from pfl_ops.reports.comparison.labels import group_titles, labels
 from pfl_ops.reports.comparison.tracked import SelectedRuns, select
 from pfl_ops.reports.numbers import order_text, title_of
+from pfl_ops.reports.pages.document import Document
 from pfl_ops.results import BYTES, DIVERGED, At, Result
 from pfl_ops.tracking import Store
 from pfl_ops.tracking.runs.finished import read_ahead
 from pfl_ops.units import check_target
 
-if TYPE_CHECKING:
-    from pfl_ops.reports.pages.document import Document
-
-BEST_ROUND = "best/round"
 SCORES = {"Acc": "acc", "Acc(L)": "local/mean", "Acc(G)": "global/mean"}
-TEST_DESCRIPTIONS: Mapping[Test, str] = {
-    "anytime": f"{TESTS['anytime']} over common seeds (higher ones may be added after a look)",
-    "t": f"{TESTS['t']} over common seeds (valid only if n was fixed before the runs)",
-}
-"""The tests in words."""
 
 
 @dataclass(frozen=True)
-class Group:
-    """The lines on one data set, partition, network and split. Only within a group there is an order and a best line.
-
-    Attributes:
-        title: "digits, lsqs", and what tells it from other groups of this data set and partition.
-        lines: by their mean, the highest (or lowest, where smaller is better) first; by name if neither is better, see
-            `metrics.is_neutral`; those without a value, and unfinished ones, last.
-        metric: by which they are ordered and tested.
-        fair: False if lines also differ in rounds, participation or scoring, trials stand beside runs, or values are of
-            best rounds. Then there is a highest line, and no best one.
-        complaints: why these numbers should not be read side by side.
-    """
-
-    title: str
-    lines: tuple[Line, ...]
-    metric: str
-    fair: bool = True
-    complaints: tuple[str, ...] = ()
-
-    @property
-    def size(self) -> str:
-        """Its numbers of settings and runs, in words."""
-        return f"{count(len(self.lines), 'setting')}, {count(sum(len(line.runs) for line in self.lines), 'run')}"
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """Groups of lines side by side.
-
-    Attributes:
-        groups: by title.
-        metric: what decides: a tracked key, or the end of one ("acc", "L2/local/worst"). A group of which no run has
-            "acc" is ordered by Acc(L), see `Group.metric`.
-        at: "final", of the last round; "best", of each run's best.
-        target: the value whose first round is counted, as tracked (0.9 is 90 %), or None. target_metric: its metric.
-        remarks: what was left out.
-        clients: run id -> table of clients, if they were asked for.
-        place: the store, in words.
-        test: that of the differences: "anytime" (seeds may be added after a look) or "t" (n fixed before the runs).
-        with_curves: False: the values of each round were not asked for, and no curves are drawn.
-    """
-
-    groups: tuple[Group, ...]
-    metric: str
-    at: At = "final"
-    target: float | None = None
-    target_metric: str = TARGETED
-    remarks: tuple[str, ...] = ()
-    clients: Mapping[str, pd.DataFrame] = field(default_factory=dict, repr=False)
-    place: str = ""
-    test: Test = "anytime"
-    with_curves: bool = True
+class Comparison(ComparisonData):
+    __doc__ = ComparisonData.__doc__
 
     def __repr__(self) -> str:
-        from pfl_ops.reports.comparison.compared import size_of
-
         return f"Comparison({size_of(self)}, ordered {order_text(self.metric)})"
 
     def _repr_html_(self) -> str:
-        from pfl_ops.reports.comparison.compared_cards import card
-
         return card(self)
-
-    @property
-    def lines(self) -> tuple[Line, ...]:
-        """The lines of all groups."""
-        return tuple(line for group in self.groups for line in group.lines)
-
-    @property
-    def complaints(self) -> tuple[str, ...]:
-        """Those of all groups; of several with the group's title in front."""
-        several = len(self.groups) > 1
-        return tuple(f"{g.title}: {line}" if several else line for g in self.groups for line in g.complaints)
 
     @property
     def table(self) -> pd.DataFrame:
@@ -128,8 +67,6 @@ class Comparison:
         "sent MiB" and so on. "Acc(L) % std" is a sample standard deviation, "95 % low" and "95 % high" are the ends of
         the difference's interval. "diverged seeds" is a number; a setting that has some has no mean.
         """
-        from pfl_ops.reports.comparison.compared import summary
-
         return summary(self)
 
     @property
@@ -140,14 +77,10 @@ class Comparison:
         accuracies are fractions there. "param …" are settings. A mean over runs whose setting has "diverged seeds",
         which have no row, would be too good.
         """
-        from pfl_ops.reports.comparison.compared import by_run
-
         return by_run(self)
 
-    def document(self) -> "Document":
+    def document(self) -> Document:
         """The whole comparison as a report: tables, curves, clients, cost."""
-        from pfl_ops.reports.comparison.compared import document
-
         return document(self)
 
     def to_html(self, file: Path | str) -> Path:
@@ -162,7 +95,6 @@ class Comparison:
 
     def to_latex(self, file: Path | str) -> Path:
         """Write the tables of results, and those of rounds and costs, one each a group, for booktabs."""
-        from pfl_ops.reports.comparison.compared import COST_READING, costs, reading, results, warning
         from pfl_ops.reports.pages.latex import to_latex
 
         lost = [map(sentence, _diverged(group.lines, ())) for group in self.groups]

@@ -9,9 +9,9 @@ import pandas as pd
 from pfl_ops import metrics
 from pfl_ops.comparison import EQUAL, LEVEL, Line, Test
 from pfl_ops.errors import count, sentence
-from pfl_ops.reports.comparison.compare import BEST_ROUND, TEST_DESCRIPTIONS, Comparison, Group
 from pfl_ops.reports.comparison.compared_notes import best_notes, p_notes, scored_notes
 from pfl_ops.reports.comparison.compared_pictures import pictures
+from pfl_ops.reports.comparison.comparison_data import BEST_ROUND, TEST_DESCRIPTIONS, ComparisonData, Group
 from pfl_ops.reports.numbers import (
     MIB,
     VIEWS,
@@ -68,7 +68,7 @@ BEST = "best"
 """Word of `ahead` for a first line that the test tells apart from all others."""
 
 
-def ahead(c: Comparison, group: Group, line: Line) -> str:
+def ahead(c: ComparisonData, group: Group, line: Line) -> str:
     """Return the difference to the first line as text: "−4.10", or what stands there of a line without one.
 
     "best" is said of the first line of a fair group of two or more if the test tells every other one apart from it, on
@@ -113,7 +113,7 @@ def shown_metrics(group: Group) -> dict[str, str]:
     return VIEWS if group.metric in VIEWS.values() else {**VIEWS, title_of(group.metric): group.metric}
 
 
-def other_rounds(c: Comparison, group: Group) -> dict[str, tuple[str, At]]:
+def other_rounds(c: ComparisonData, group: Group) -> dict[str, tuple[str, At]]:
     """Return column -> (metric, "final" or "best") of the round that is not compared, and the best round's number.
 
     The first one is left out if no line has a value of it: a best round has scores alone.
@@ -128,7 +128,7 @@ def other_rounds(c: Comparison, group: Group) -> dict[str, tuple[str, At]]:
 # -- tables of plain data ----------------------------------------------------------------------------------------------
 
 
-def summary(c: Comparison) -> pd.DataFrame:
+def summary(c: ComparisonData) -> pd.DataFrame:
     """See `Comparison.table`."""
     rows = []
     for group in c.groups:
@@ -165,7 +165,7 @@ def summary(c: Comparison) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def by_run(c: Comparison) -> pd.DataFrame:
+def by_run(c: ComparisonData) -> pd.DataFrame:
     """See `Comparison.runs`."""
     rows = []
     for group in c.groups:
@@ -211,7 +211,7 @@ COST_READING = (
 """Notes that hold for the table of rounds and costs of every group."""
 
 
-def reading(c: Comparison) -> tuple[str, ...]:
+def reading(c: ComparisonData) -> tuple[str, ...]:
     """Return the notes that hold for the table of results of every group."""
     at_round = "the last round" if c.at == "final" else "each run's best round"
     return (
@@ -232,7 +232,7 @@ def reading(c: Comparison) -> tuple[str, ...]:
     )
 
 
-def results(c: Comparison, group: Group, notes: tuple[str, ...] = ()) -> Table:
+def results(c: ComparisonData, group: Group, notes: tuple[str, ...] = ()) -> Table:
     """Return the main table: accuracies in the stage where each method is judged, and differences to the best."""
     views = shown_metrics(group)
     best = {metric: highest(c, group, metric) for metric in views.values()}
@@ -247,13 +247,14 @@ def results(c: Comparison, group: Group, notes: tuple[str, ...] = ()) -> Table:
     heads = (*map(Head, ("setting", "n", "stage", *views, difference_title(group.metric), "p")),)
     at_round = "at the last round" if c.at == "final" else "at each run's best round"
     caption = f"{group.title}: {group.size}, {at_round}, ordered {order_text(group.metric)}."
-    data = c.table[c.table["group"] == group.title]
+    table = summary(c)
+    data = table[table["group"] == group.title]
     told = (*scored_notes(group), *p_notes(c, group), *(best_notes(c, group) if c.at == "best" else ()))
     of_group = tuple(map(sentence, told))
     return Table(_name(c, group, "results"), caption, (heads,), tuple(rows), (*notes, *of_group), data)
 
 
-def _tested(c: Comparison, group: Group, line: Line) -> tuple[TableCell, TableCell]:
+def _tested(c: ComparisonData, group: Group, line: Line) -> tuple[TableCell, TableCell]:
     test = line.difference
     if test is None or not test.n:
         return TableCell(ahead(c, group, line), mark="" if test is None else "muted"), TableCell("–", mark="muted")
@@ -265,7 +266,7 @@ def _tested(c: Comparison, group: Group, line: Line) -> tuple[TableCell, TableCe
     )
 
 
-def stages(c: Comparison, group: Group) -> Table:
+def stages(c: ComparisonData, group: Group) -> Table:
     """Return the accuracies of every stage."""
     there = [stage for stage in metrics.STAGES if any(stage in line.stages for line in group.lines)]
     names = list(VIEWS)[:3]
@@ -278,7 +279,7 @@ def stages(c: Comparison, group: Group) -> Table:
     return Table(_name(c, group, "stages"), f"{group.title}: accuracy in every stage.", head, tuple(rows))
 
 
-def costs(c: Comparison, group: Group, notes: tuple[str, ...] = ()) -> Table:
+def costs(c: ComparisonData, group: Group, notes: tuple[str, ...] = ()) -> Table:
     """Return rounds and costs."""
     others = other_rounds(c, group)
     target = [] if c.target is None else [target_title(c.target_metric, c.target)]
@@ -303,7 +304,7 @@ def costs(c: Comparison, group: Group, notes: tuple[str, ...] = ()) -> Table:
     return Table(_name(c, group, "costs"), caption, (heads,), tuple(rows), (*notes, *of_group))
 
 
-def run_table(c: Comparison) -> Table:
+def run_table(c: ComparisonData) -> Table:
     """Return the runs behind the lines."""
     rows = [
         Row(
@@ -318,10 +319,10 @@ def run_table(c: Comparison) -> Table:
         for run in line.runs
     ]
     head = tuple(map(Head, ("run", "name", "group", "setting", "experiment", "seed", title_of(c.metric))))
-    return Table("runs", "The runs of all groups.", (head,), tuple(rows), data=c.runs)
+    return Table("runs", "The runs of all groups.", (head,), tuple(rows), data=by_run(c))
 
 
-def overview(c: Comparison) -> Table:
+def overview(c: ComparisonData) -> Table:
     """Return the first line of each group."""
     rows = []
     for group in c.groups:
@@ -345,7 +346,7 @@ def overview(c: Comparison) -> Table:
     return Table("groups", caption, (head,), tuple(rows))
 
 
-def _in_words(c: Comparison, group: Group, cell: TableCell) -> TableCell:
+def _in_words(c: ComparisonData, group: Group, cell: TableCell) -> TableCell:
     """Return a value under the heading of the comparison's metric, with its own name if the group has another one."""
     named = group.metric != c.metric and cell.mark != "missing"
     return replace(cell, text=f"{title_of(group.metric)} {cell.text}") if named else cell
@@ -361,7 +362,7 @@ def _entry(line: Line, metric: str, at: At, mark: Mark = "", seed: int | None = 
     return TableCell(_spread(values, metric) + of, mean, mark=mark)
 
 
-def highest(c: Comparison, group: Group, metric: str) -> tuple[Line, ...]:
+def highest(c: ComparisonData, group: Group, metric: str) -> tuple[Line, ...]:
     """Return the lines with the highest mean of a metric as shown (lowest, where smaller is better), which are marked.
 
     (): the group is not fair, all lines with a value have the same mean, or no mean is better than another one.
@@ -377,7 +378,7 @@ def highest(c: Comparison, group: Group, metric: str) -> tuple[Line, ...]:
     return tuple(line for line, mean in zip(there, means, strict=True) if mean == top > min(means))
 
 
-def _name(c: Comparison, group: Group, what: str) -> str:
+def _name(c: ComparisonData, group: Group, what: str) -> str:
     """The name of a group's table or picture: with the group's number if there are several."""
     return what if len(c.groups) == 1 else f"{what}-{c.groups.index(group) + 1}"
 
@@ -385,7 +386,7 @@ def _name(c: Comparison, group: Group, what: str) -> str:
 # -- the report --------------------------------------------------------------------------------------------------------
 
 
-def document(c: Comparison) -> Document:
+def document(c: ComparisonData) -> Document:
     """See `Comparison.document`."""
     first: list[PageBlock] = [overview(c)] if len(c.groups) > 1 else []
     told = tuple(map(sentence, c.remarks))
@@ -404,7 +405,7 @@ def document(c: Comparison) -> Document:
     )
 
 
-def size_of(c: Comparison) -> str:
+def size_of(c: ComparisonData) -> str:
     """Return the numbers of settings, runs and groups in words."""
     n = sum(len(line.runs) for line in c.lines)
     groups = f" in {len(c.groups)} groups" if len(c.groups) > 1 else ""
@@ -421,7 +422,7 @@ def warning(group: Group) -> tuple[str, ...]:
     return (f"Not a fair comparison: {folded(group.complaints)}.",) if group.complaints else ()
 
 
-def _blocks(c: Comparison, group: Group) -> tuple[PageBlock, ...]:
+def _blocks(c: ComparisonData, group: Group) -> tuple[PageBlock, ...]:
     blocks: list[PageBlock] = []
     blocks += [Text(line, "warning", group.complaints) for line in warning(group)]
     blocks += [results(c, group), *pictures(c, group, lambda what: _name(c, group, what))]

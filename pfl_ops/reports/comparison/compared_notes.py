@@ -6,7 +6,7 @@ from pfl_ops import metrics
 from pfl_ops.comparison import Line
 from pfl_ops.display.tables import covered, loss_notes, sampling_notes
 from pfl_ops.errors import count
-from pfl_ops.reports.comparison.compare import Comparison, Group
+from pfl_ops.reports.comparison.comparison_data import ComparisonData, Group
 from pfl_ops.reports.comparison.fairness import ABSENT, clients_at_l2, other_best_of, scored_cohort, some_labels
 from pfl_ops.results import Result
 
@@ -14,7 +14,7 @@ OPTIMISTIC = "best round: chosen on the data that it is scored on, so scores are
 SUBSET = "best round: Acc(G) is of the subset of pooled samples that curves have, so best may be below last"
 
 
-def best_notes(c: Comparison, group: Group) -> tuple[str, ...]:
+def best_notes(c: ComparisonData, group: Group) -> tuple[str, ...]:
     """Return a line each on best rounds that are compared, that were scored on a subset of the pooled samples, on a
     cohort alone, or are the best of other rounds (the table of best rounds has a warning in place of this line).
 
@@ -70,7 +70,7 @@ def scored_notes(group: Group) -> tuple[str, ...]:
     return tuple(found)
 
 
-def p_notes(c: Comparison, group: Group) -> tuple[str, ...]:
+def p_notes(c: ComparisonData, group: Group) -> tuple[str, ...]:
     """Return a line each on p values of fewer seeds than a line has, and on lines or metrics without one."""
     if metrics.is_neutral(group.metric):
         return (f"{group.metric} is neither better large nor small: there is no best line, and no p value",)

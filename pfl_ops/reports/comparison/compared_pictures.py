@@ -9,7 +9,7 @@ import pandas as pd
 
 from pfl_ops import metrics
 from pfl_ops.comparison import PARTLY_SCORED, SUMMED, Line
-from pfl_ops.reports.comparison.compare import Comparison, Group
+from pfl_ops.reports.comparison.comparison_data import ComparisonData, Group
 from pfl_ops.reports.numbers import target_title, title_of
 from pfl_ops.reports.pages.document import Panel, Picture
 from pfl_ops.results import BYTES
@@ -30,7 +30,7 @@ Bands = Mapping[str, Band]
 """Label of a line -> its band."""
 
 
-def pictures(c: Comparison, group: Group, name: Callable[[str], str]) -> Iterator[Picture]:
+def pictures(c: ComparisonData, group: Group, name: Callable[[str], str]) -> Iterator[Picture]:
     """Return the pictures of a group for which there are values.
 
     Args:
@@ -233,7 +233,7 @@ def _over_bytes(line: Line) -> Band | None:
     return (mean / MIB).tolist(), table.to_numpy().T
 
 
-def _cloud(line: Line, c: Comparison) -> np.ndarray:
+def _cloud(line: Line, c: ComparisonData) -> np.ndarray:
     """(Acc(L), Acc(G)) of each repetition that has both, [n, 2]."""
     local, pooled = line.values("local/mean", c.at), line.values("global/mean", c.at)
     return np.array([(local[seed], pooled[seed]) for seed in local if seed in pooled]).reshape(-1, 2)
