@@ -2,10 +2,8 @@
 
 import copy
 from collections import OrderedDict
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +20,7 @@ from pfl_ops.federation.network.net import Net
 from pfl_ops.federation.settings import Execution, Precision
 from pfl_ops.models import MODELS
 from pfl_ops.models.base import Network, build, example_of
+from pfl_ops.system.attributes import replace_attributes
 
 RATE = {"sgd": 0.05, "adam": 0.001}  # η
 HEAVY = 1e11  # floating-point operations of a cohort's training, after which an epoch is cut short on a CPU
@@ -175,22 +174,10 @@ def count(network: nn.Module, shape: tuple[int, ...]) -> Work:
 
     x = example_of(shape)
     y = torch.zeros(len(x), dtype=torch.int64)
-    with _without_onednn():
+    with replace_attributes(torch.backends.mkldnn, enabled=False):  # oneDNN's LSTM is an operator that is not counted
         with FlopCounterMode(display=False) as both:
             F.cross_entropy(network(x), y).backward()
         network.zero_grad()
         with FlopCounterMode(display=False) as once, torch.no_grad():
             network(x)
     return Work(both.get_total_flops() // len(x), once.get_total_flops() // len(x))
-
-
-@contextmanager
-def _without_onednn() -> Iterator[None]:
-    """Have an LSTM computed by matrix products: oneDNN has one operator for it, which the counter does not know."""
-    onednn: Any = torch.backends.mkldnn  # by its older name
-    before = onednn.enabled
-    onednn.enabled = False
-    try:
-        yield
-    finally:
-        onednn.enabled = before

@@ -24,6 +24,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +36,7 @@ from ray._raylet import AuthenticationTokenLoader, Config  # type: ignore[attr-d
 
 from pfl_ops.errors import PflOpsError
 from pfl_ops.jobs import no_agent
+from pfl_ops.system.attributes import replace_attributes
 from pfl_ops.system.scratch import PREFIX, scratch
 
 if TYPE_CHECKING:
@@ -96,7 +98,7 @@ def same_sigterm() -> Iterator[None]:
     `ray.init` would set some that call sys.exit, from its first line on; and Ray's C++ part one that prints the stack
     first and aborts when that takes long.
     """
-    set_handler, connect = utils.set_sigterm_handler, worker.connect
+    connect = worker.connect
 
     def connect_unseen(*args: Any, **kwargs: Any) -> Any:
         if threading.current_thread() is not threading.main_thread():  # only that one may set handlers
@@ -108,11 +110,11 @@ def same_sigterm() -> Iterator[None]:
             handle_sigterm_again()
             signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
 
-    utils.set_sigterm_handler, worker.connect = lambda handler: None, connect_unseen
-    try:
+    with (
+        replace_attributes(utils, set_sigterm_handler=lambda handler: None),
+        replace_attributes(worker, connect=connect_unseen),
+    ):
         yield
-    finally:
-        utils.set_sigterm_handler, worker.connect = set_handler, connect
 
 
 def handle_sigterm_again() -> None:
@@ -169,19 +171,12 @@ def environment(settings: Mapping[str, str | None]) -> Iterator[None]:
         put(before)
 
 
-@contextlib.contextmanager
-def _on_loopback() -> Iterator[None]:
+def _on_loopback() -> AbstractContextManager[None]:
     """Have a Ray that is started meanwhile listen on 127.0.0.1 only."""
-    before = ray_constants.ENABLE_RAY_CLUSTER
-    ray_constants.ENABLE_RAY_CLUSTER = False
-    try:
-        yield
-    finally:
-        ray_constants.ENABLE_RAY_CLUSTER = before
+    return replace_attributes(ray_constants, ENABLE_RAY_CLUSTER=False)
 
 
-@contextlib.contextmanager
-def _with_few_processes() -> Iterator[None]:
+def _with_few_processes() -> AbstractContextManager[None]:
     """Have a Ray that is started meanwhile do without the processes that serve no job on one machine.
 
     They are the autoscaler's monitor, the one that copies logs to the driver, and the server behind the dashboard,
@@ -189,14 +184,7 @@ def _with_few_processes() -> Iterator[None]:
     CPU time each, and the server listens.
     """
     unused = ("start_monitor", "start_log_monitor", "start_api_server")
-    before = {name: getattr(Node, name) for name in unused if hasattr(Node, name)}
-    for name in before:
-        setattr(Node, name, lambda self, **options: None)
-    try:
-        yield
-    finally:
-        for name, start in before.items():
-            setattr(Node, name, start)
+    return replace_attributes(Node, **{name: lambda self, **options: None for name in unused if hasattr(Node, name)})
 
 
 @contextlib.contextmanager
@@ -216,7 +204,7 @@ def _without_agents() -> Iterator[None]:
     if not all(hasattr(class_cache, name) for name in TUNE_VARIABLES):
         yield
         return
-    before = {name: getattr(class_cache, name) for name in TUNE_VARIABLES}
+    variables = {name: getattr(class_cache, name) for name in TUNE_VARIABLES}
     start = services.start_ray_process
 
     def start_without(command: list[str], process_type: str, *args: Any, **kwargs: Any) -> Any:
@@ -226,13 +214,8 @@ def _without_agents() -> Iterator[None]:
                 setattr(class_cache, name, {})
         return start(command, process_type, *args, **kwargs)
 
-    services.start_ray_process = start_without
-    try:
+    with replace_attributes(services, start_ray_process=start_without), replace_attributes(class_cache, **variables):
         yield
-    finally:
-        services.start_ray_process = start
-        for name, variables in before.items():
-            setattr(class_cache, name, variables)
 
 
 def without_agents(command: list[str]) -> list[str]:
@@ -255,15 +238,14 @@ def silent() -> Iterator[None]:
     The runner's events have what they say. Deaths of processes go to standard output whatever Ray's settings are, by a
     private printer.
     """
-    logger, printer = logging.getLogger("ray.tune"), worker.print_to_stdstream
+    logger = logging.getLogger("ray.tune")
     level = logger.level
     logger.setLevel(logging.CRITICAL)
-    worker.print_to_stdstream = lambda *_, **__: None
     try:
-        yield
+        with replace_attributes(worker, print_to_stdstream=lambda *_, **__: None):
+            yield
     finally:
         logger.setLevel(level)
-        worker.print_to_stdstream = printer
 
 
 def rungs(scheduler: "ASHAScheduler") -> list[tuple[float, dict[str, float]]]:

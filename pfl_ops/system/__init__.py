@@ -6,6 +6,7 @@ machine         processor, memory and load, as the system reports them
 memory          memory that this process may still take, and what it took at most
 cores           CPU cores that this process may use
 control_groups  limits of containers, services and batch jobs
+attributes      attributes of other packages, replaced for a while
 allocator       freed memory, kept for the next round
 scratch         temporary folders that do not stay
 """

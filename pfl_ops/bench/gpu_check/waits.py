@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import torch
 
 from pfl_ops.federation.training.chunk import Chunk
+from pfl_ops.system.attributes import replace_attributes
 
 SYNC = "synchronizing CUDA operation"
 
@@ -39,7 +39,7 @@ def around_steps(begin: Callable[[], object], end: Callable[[], object]) -> Iter
         return generator
 
     steps = {name: marked(getattr(Chunk, name)) for name in ("batches", "stretches")}
-    with mock.patch.multiple(Chunk, **steps):  # type: ignore[call-overload]
+    with replace_attributes(Chunk, **steps):
         yield
 
 

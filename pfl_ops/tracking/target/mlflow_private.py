@@ -2,12 +2,14 @@
 
 import sys
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
 from mlflow.utils import environment
+
+from pfl_ops.system.attributes import replace_attributes
 
 
 @dataclass(frozen=True)
@@ -126,15 +128,9 @@ def latest_revision() -> str:
     return str(_get_latest_schema_revision())
 
 
-@contextmanager
-def without_package_scan() -> Iterator[None]:
+def without_package_scan() -> AbstractContextManager[None]:
     """Keep MLflow from reading the file lists of all installed packages, a second or more, once a process.
 
     When a model is saved, it compares the model's requirements with the environment that they were just read from.
     """
-    scan = environment.warn_dependency_requirement_mismatches
-    environment.warn_dependency_requirement_mismatches = lambda requirements: None
-    try:
-        yield
-    finally:
-        environment.warn_dependency_requirement_mismatches = scan
+    return replace_attributes(environment, warn_dependency_requirement_mismatches=lambda requirements: None)
