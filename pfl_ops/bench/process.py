@@ -96,10 +96,8 @@ class TimedCandidate(Stopwatch):
 
     def memory(self) -> float | None:
         """See `Entrant.memory_mib`."""
-        return _memory(self.candidate, self.device)
-
-
-def _memory(candidate: BenchCandidate, device: torch.device) -> float | None:
-    if device.type == "cuda":
-        return None if candidate.label.way.startswith("jax") else torch.cuda.max_memory_allocated(device) / 2**20
-    return memory.peak() / 2**20
+        if self.device.type != "cuda":
+            return memory.peak() / 2**20
+        return (
+            None if self.candidate.label.way.startswith("jax") else torch.cuda.max_memory_allocated(self.device) / 2**20
+        )
