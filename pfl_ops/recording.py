@@ -21,7 +21,7 @@ from pfl_ops.tracking.spools.requests import RequestedRun, RunEnd
 if TYPE_CHECKING:
     from pfl_ops.federation.loop.simulate import Simulation
     from pfl_ops.tracking.runs.run import Run
-    from pfl_ops.tracking.runs.store import RunInfo
+    from pfl_ops.tracking.target.run_info import RunInfo
 
 MODELS_IN_A_FILE = 256 << 20
 FINISHED = "pfl_ops/finished"  # the metric that a tracked run has once everything about it is kept

@@ -37,12 +37,12 @@ if TYPE_CHECKING:
     from pfl_ops.tracking.page.ui import settle_runs as settle_runs
     from pfl_ops.tracking.page.ui import ui_command as ui_command
     from pfl_ops.tracking.runs.run import Run as Run
-    from pfl_ops.tracking.runs.store import RunInfo as RunInfo
     from pfl_ops.tracking.runs.store import Store as Store
+    from pfl_ops.tracking.target.run_info import RunInfo as RunInfo
 
 _WHERE = {
     "Run": "runs.run",
-    "RunInfo": "runs.store",
+    "RunInfo": "target.run_info",
     "Store": "runs.store",
     "newest_pages": "page.ui",
     "settle_runs": "page.ui",

@@ -11,6 +11,7 @@ from pfl_ops.reports.comparison.tracked import select
 from pfl_ops.results import SUMMED, Result
 from pfl_ops.tracking import RunInfo
 from pfl_ops.tracking.runs.finished import choice_tag, read_ahead, result_of
+from pfl_ops.tracking.target.run_info import PARENT
 
 
 @pytest.fixture
@@ -115,7 +116,7 @@ def test_a_trial_goes_by_its_number_whatever_its_run_is_named(made: Any, study: 
 
 def test_what_stands_two_floors_below_is_meant_too(made: Any, study: Any, shelf: Any) -> None:
     suite, cell = study("suite", "1" * 32), study("fliu", "2" * 32, experiment="suite")
-    cell = type(cell)(**{**vars(cell), "parent": suite.run_id})
+    cell = replace(cell, tags={**cell.tags, PARENT: suite.run_id})
     run = made("fliu", 0, name="final-seed0", parent=cell.run_id, experiment="elsewhere")
     assert names(shelf([suite, cell, run]), "1" * 32) == ["final-seed0"]
 
@@ -210,7 +211,7 @@ def test_the_beginning_of_a_hash_means_the_run_by_itself(made: Any, shelf: Any) 
     """A study's test has the same hash: it is meant where there is no other."""
     one = made()
     start = one.tags["pfl_ops.experiment_hash"][:12]
-    below = type(one)(**{**vars(one), "run_id": "below", "parent": "a study"})
+    below = replace(one, run_id="below", tags={**one.tags, PARENT: "a study"})
     assert [run.run_id for run in select(shelf([below, one]), [start]).runs] == [one.run_id]
     assert [run.run_id for run in select(shelf([below]), [start]).runs] == ["below"]
 

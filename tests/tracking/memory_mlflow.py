@@ -8,7 +8,8 @@ from typing import Any
 from mlflow.exceptions import MlflowException
 
 from pfl_ops.tracking.home import TrackingTarget
-from pfl_ops.tracking.sending.sender import PARENT, Sender
+from pfl_ops.tracking.sending.sender import Sender
+from pfl_ops.tracking.target.run_info import PARENT
 
 
 class MemoryMlflow:

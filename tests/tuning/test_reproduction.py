@@ -18,8 +18,8 @@ from pfl_ops.jobs.runner import Failure, JobEvent
 from pfl_ops.papers import Divergences, KeptRuns, Measure, Suite
 from pfl_ops.recording import FINISHED
 from pfl_ops.results import DIVERGED, Result
-from pfl_ops.tracking.runs.store import RunInfo
 from pfl_ops.tracking.sending.sender import MISSING
+from pfl_ops.tracking.target.run_info import IDENTITY, RunInfo
 from pfl_ops.tuning.resources.resource_request import ResourceRequest
 from pfl_ops.tuning.suites.cells import CellEvent, elsewhere
 from pfl_ops.tuning.suites.reproduction import Reproduction
@@ -105,7 +105,7 @@ def test_a_run_whose_records_were_damaged_is_not_finished() -> None:
     """It is run: its job reads the checkpoint, and all records are sent again. It was judged without those it lacks."""
     plan = tuning.plan([(TOY, TOY.cells)], "smoke")
     whole, damaged = (
-        RunInfo("1", "", "", "FAILED", job.digest, None, tags, {}, {FINISHED: 1.0}, 0, 1)
+        RunInfo("1", "", "", "FAILED", {IDENTITY: job.digest, **tags}, {}, {FINISHED: 1.0}, 0, 1)
         for job, tags in zip(plan.wanted[:2], ({}, {MISSING: "1 records are not here"}), strict=True)
     )
     store = SimpleNamespace(reachable=True, runs=lambda: [whole, damaged], history=lambda *_: None)
@@ -177,7 +177,7 @@ def test_a_row_that_says_diverged_stays_beside_a_run_of_the_store_that_finished(
     suites = [TOY, other] if first == 0 else [other, TOY]
     how = "diverged at round 7, client 2, lr 0.05"
     plan = tuning.plan([(suite, suite.cells) for suite in suites], "smoke", repetitions=1)
-    done = [RunInfo("1", "", "", "FINISHED", job.digest, None, {}, {}, {FINISHED: 1.0}, 0, 1) for job in plan.wanted]
+    done = [RunInfo("1", "", "", "FINISHED", {IDENTITY: job.digest}, {}, {FINISHED: 1.0}, 0, 1) for job in plan.wanted]
     store = SimpleNamespace(reachable=True, runs=lambda: done, history=lambda *_: None)
     kept = {TOY.name: KeptRuns({}, {"iid/local": {0: how}})}
     told: list[CellEvent] = []

@@ -11,7 +11,8 @@ from pfl_ops.results import CODE_TAG, CONTENT_TAG
 from pfl_ops.tracking.home import WorkFolder
 
 if TYPE_CHECKING:
-    from pfl_ops.tracking.runs.store import RunInfo, Store
+    from pfl_ops.tracking.runs.store import Store
+    from pfl_ops.tracking.target.run_info import RunInfo
 
 SETTINGS = "pfl_ops.settings"
 """Tag: the digest of a run's settings and data alone."""

@@ -15,7 +15,8 @@ from pfl_ops.config.experiment import Experiment
 from pfl_ops.errors import PflOpsError, in_a_line
 from pfl_ops.results import LAST, SUMMED, TOTAL, Kind, Result
 from pfl_ops.system.scratch import scratch
-from pfl_ops.tracking.runs.store import RunInfo, Store
+from pfl_ops.tracking.runs.store import Store
+from pfl_ops.tracking.target.run_info import RunInfo
 
 if TYPE_CHECKING:
     from torch import Tensor

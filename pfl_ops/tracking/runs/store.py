@@ -33,11 +33,12 @@ from pfl_ops.tracking.home import TrackingTarget, WorkFolder
 from pfl_ops.tracking.runs.run import Run, now
 from pfl_ops.tracking.sending import logs
 from pfl_ops.tracking.sending.delivery import Delivery, verdict
-from pfl_ops.tracking.sending.sender import IDENTITY, PARENT, SUPERSEDED, Sender, TrackedRecord
+from pfl_ops.tracking.sending.sender import SUPERSEDED, Sender, TrackedRecord
 from pfl_ops.tracking.spools import outbox, requests
 from pfl_ops.tracking.spools.journal import Header, identity_key, key
 from pfl_ops.tracking.spools.spool import Spool
-from pfl_ops.tracking.target.mlflow_private import StoredRun, download, read_history, read_runs
+from pfl_ops.tracking.target.mlflow_private import download, read_history, read_runs
+from pfl_ops.tracking.target.run_info import IDENTITY, PARENT, RunInfo
 from pfl_ops.tracking.target.schema import other_version
 
 log = logging.getLogger("pfl_ops.tracking")
@@ -45,32 +46,6 @@ log = logging.getLogger("pfl_ops.tracking")
 
 class ServerUnavailable(PflOpsError):
     """The tracking server, or the database's server, does not answer; a later try may succeed."""
-
-
-@dataclass(frozen=True)
-class RunInfo:
-    """A tracked run as the store has it.
-
-    Attributes:
-        metrics: the last value of each.
-        start, end: ms since the epoch; end is None while it runs.
-        experiment_id: MLflow's, of `experiment`.
-        artifacts: address of the folder of its artifacts.
-    """
-
-    run_id: str
-    name: str
-    experiment: str
-    status: str
-    identity: str | None
-    parent: str | None
-    tags: dict[str, str]
-    params: dict[str, str]
-    metrics: dict[str, float]
-    start: int
-    end: int | None
-    experiment_id: str = ""
-    artifacts: str = ""
 
 
 @dataclass(frozen=True)
@@ -326,10 +301,8 @@ class Store:
         if parent is not None:
             where += f" and tags.`{PARENT}` = '{parent_id}'"
         with self._asking():
-            places = self._places(experiment)
-            found = [run for run in self._search(places, where) if SUPERSEDED not in run.tags]
-        best = min(found, key=lambda run: (run.status != "FINISHED", -run.start), default=None)
-        return None if best is None else _info(best, places[best.experiment_id])
+            found = [run for run in self._search(self._places(experiment), where) if SUPERSEDED not in run.tags]
+        return min(found, key=lambda run: (run.status != "FINISHED", -run.start), default=None)
 
     def runs(
         self,
@@ -355,8 +328,8 @@ class Store:
             if where or self.target.server:
                 found = self._search(places, " and ".join(filter(None, (below, where))))
             else:
-                found = read_runs(self.target.uri, list(places))
-        known = [_info(run, places[run.experiment_id]) for run in found if superseded or SUPERSEDED not in run.tags]
+                found = read_runs(self.target.uri, places)
+        known = (run for run in found if superseded or SUPERSEDED not in run.tags)
         return [run for run in known if parent_id in (None, run.parent)]
 
     def experiments(self) -> list[str]:
@@ -369,16 +342,16 @@ class Store:
         found = self._pages(self._sender.client.search_experiments)
         return {place.experiment_id: place.name for place in found if experiment in (None, place.name)}
 
-    def _search(self, places: Iterable[str], where: str) -> list[StoredRun]:
-        """Return the runs in experiments of these ids that MLflow's search finds, oldest first."""
-        if not (ids := list(places)):
+    def _search(self, places: Mapping[str, str], where: str) -> list[RunInfo]:
+        """Return the runs in experiments (id -> name) that MLflow's search finds, oldest first."""
+        if not places:
             return []
         found = self._pages(
             lambda page_token: self._sender.client.search_runs(
-                ids, where, order_by=["attributes.start_time ASC"], page_token=page_token
+                list(places), where, order_by=["attributes.start_time ASC"], page_token=page_token
             )
         )
-        return [_stored(run) for run in found]
+        return [_info(run, places[run.info.experiment_id]) for run in found]
 
     def history(self, run_id: str, keys: Iterable[str] | None = None) -> pd.DataFrame:
         """Metrics of a run: one row a round, one column a metric, NaN where a round has no value.
@@ -485,35 +458,18 @@ def _plain(identity: str) -> str:
     return identity if re.fullmatch(r"[\w.:/@+ -]{1,200}", identity) else hashlib.sha256(identity.encode()).hexdigest()
 
 
-def _stored(run: MlflowRun) -> StoredRun:
+def _info(run: MlflowRun, experiment: str) -> RunInfo:
     info, data = run.info, run.data
-    return StoredRun(
-        info.run_id,
-        info.run_name,
-        info.experiment_id,
-        info.status,
-        info.start_time,
-        info.end_time,
-        dict(data.tags),
-        dict(data.params),
-        dict(data.metrics),
-        info.artifact_uri,
-    )
-
-
-def _info(run: StoredRun, experiment: str) -> RunInfo:
     return RunInfo(
-        run_id=run.run_id,
-        name=run.name,
+        run_id=info.run_id,
+        name=info.run_name,
         experiment=experiment,
-        status=run.status,
-        identity=run.tags.get(IDENTITY),
-        parent=run.tags.get(PARENT),
-        tags=run.tags,
-        params=run.params,
-        metrics=run.metrics,
-        start=run.start,
-        end=run.end,
-        experiment_id=run.experiment_id,
-        artifacts=run.artifacts,
+        status=info.status,
+        tags=dict(data.tags),
+        params=dict(data.params),
+        metrics=dict(data.metrics),
+        start=info.start_time,
+        end=info.end_time,
+        experiment_id=info.experiment_id,
+        artifacts=info.artifact_uri,
     )

@@ -19,6 +19,7 @@ import re
 import shutil
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Protocol, TypeVar
 
 from mlflow import MlflowClient
@@ -45,12 +46,11 @@ from pfl_ops.tracking.spools.journal import DamagedJournal, Header, JournalEntry
 from pfl_ops.tracking.spools.outbox import newest
 from pfl_ops.tracking.spools.spool import Spool
 from pfl_ops.tracking.spools.staged import check_destination
+from pfl_ops.tracking.target.run_info import IDENTITY, PARENT
 from pfl_ops.tracking.target.schema import connect
 
 T = TypeVar("T")
 
-IDENTITY = "pfl_ops.identity"
-PARENT = "mlflow.parentRunId"
 RERUN = "pfl_ops.rerun"  # names a run that was computed again
 SUPERSEDED = "pfl_ops.superseded"  # the id of the run that replaces this one
 MISSING = "pfl_ops.missing_records"  # damaged in the outbox; the run's command sends them again
@@ -170,8 +170,7 @@ class Sender:
 
     def _newest(self, header: Header) -> MlflowRun | None:
         """Return the newest run of that header's identity."""
-        there = self._same_runs(header)
-        return _newest_rerun(there) or (there[0] if there else None)
+        return max(self._same_runs(header), key=_age, default=None)
 
     def has_other_rounds(self, header: Header, records: Callable[[], Sequence[TrackedRecord]]) -> bool:
         """True if the newest run of that header's identity has rounds of another computation than these records.
@@ -487,11 +486,6 @@ def _age(run: MlflowRun) -> tuple[bool, int]:
     return RERUN in run.data.tags, run.info.start_time
 
 
-def _newest_rerun(runs: Sequence[MlflowRun]) -> MlflowRun | None:
-    reruns = [run for run in runs if RERUN in run.data.tags]
-    return max(reruns, key=lambda run: run.info.start_time, default=None)
-
-
 def _link(source: str, target: str) -> None:
     """Link a file, or copy it where links can't be made."""
     try:
@@ -500,12 +494,12 @@ def _link(source: str, target: str) -> None:
         shutil.copyfile(source, target)
 
 
-class _long_timeout:
+@contextmanager
+def _long_timeout() -> Iterator[None]:
     """Uploads may take minutes; only the delivery's thread makes them."""
-
-    def __enter__(self) -> None:
-        self._usual: Any = MLFLOW_HTTP_REQUEST_TIMEOUT.get()
-        MLFLOW_HTTP_REQUEST_TIMEOUT.set(max(UPLOAD_SECONDS, self._usual))
-
-    def __exit__(self, *_: object) -> None:
-        MLFLOW_HTTP_REQUEST_TIMEOUT.set(self._usual)
+    usual: Any = MLFLOW_HTTP_REQUEST_TIMEOUT.get()
+    MLFLOW_HTTP_REQUEST_TIMEOUT.set(max(UPLOAD_SECONDS, usual))
+    try:
+        yield
+    finally:
+        MLFLOW_HTTP_REQUEST_TIMEOUT.set(usual)

@@ -2,43 +2,23 @@
 
 import sys
 from collections import defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from typing import Any
 
 from mlflow.utils import environment
 
 from pfl_ops.system.attributes import replace_attributes
+from pfl_ops.tracking.target.run_info import RunInfo
 
 
-@dataclass(frozen=True)
-class StoredRun:
-    """A run as MLflow's database has it; `end` is None while it runs.
-
-    Attributes:
-        metrics: the last value of each. start, end: ms since the epoch. artifacts: address of their folder.
-    """
-
-    run_id: str
-    name: str
-    experiment_id: str
-    status: str
-    start: int
-    end: int | None
-    tags: dict[str, str]
-    params: dict[str, str]
-    metrics: dict[str, float]
-    artifacts: str
-
-
-def read_runs(address: str, experiments: Sequence[str]) -> list[StoredRun]:
+def read_runs(address: str, experiments: Mapping[str, str]) -> list[RunInfo]:
     """Read all runs of some experiments that are not deleted, oldest first, in four queries.
 
     MLflow's own search makes an object of each tag, parameter and metric, and takes some forty times as long.
 
     Args:
-        address: of the database. experiments: their ids.
+        address: of the database. experiments: their names by id.
     """
     from mlflow.store.tracking.dbmodels.models import SqlLatestMetric, SqlParam, SqlRun, SqlTag
     from mlflow.tracking._tracking_service.utils import _get_store
@@ -61,7 +41,19 @@ def read_runs(address: str, experiments: Sequence[str]) -> list[StoredRun]:
         tags, params = read(SqlTag), read(SqlParam)
         metrics = read(SqlLatestMetric, SqlLatestMetric.is_nan)
     return [
-        StoredRun(run, name, str(place), status, start, end, tags[run], params[run], metrics[run], artifacts)
+        RunInfo(
+            run,
+            name,
+            experiments[str(place)],
+            status,
+            tags[run],
+            params[run],
+            metrics[run],
+            start,
+            end,
+            str(place),
+            artifacts,
+        )
         for run, name, place, status, start, end, artifacts in runs
     ]
 
