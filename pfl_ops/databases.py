@@ -16,9 +16,9 @@ from typing import Any
 
 from filelock import FileLock
 
-from pfl_ops.addresses import redact, redact_address
 from pfl_ops.errors import PflOpsError
 from pfl_ops.files import check_writable, replacing, write_whole
+from pfl_ops.redaction import redact, redact_address
 
 LOCK_SECONDS = 300
 LOCK_NUMBER = int.from_bytes(b"pfl-ops")  # of PostgreSQL's advisory lock, the same for every pfl-ops process

@@ -6,6 +6,8 @@ import traceback
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from pfl_ops.redaction import redact
+
 LONGEST_ECHO = 60  # characters of a user's text in a message
 LONGEST_NAME = 100  # characters of a name that becomes part of file names
 LONGEST_PATH = 200  # characters of a path in a message
@@ -129,8 +131,6 @@ def in_a_line(error: BaseException, most: int = 500) -> str:
 
     Passwords in addresses are removed: such lines are kept with runs and studies.
     """
-    from pfl_ops.addresses import redact  # which raises errors of this module
-
     try:
         text = str(error)
     except Exception:  # an exception class of a plug-in may fail to print itself

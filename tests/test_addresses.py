@@ -5,8 +5,9 @@ import sys
 
 import pytest
 
-from pfl_ops.addresses import RedactingFilter, check_database, check_server, redact, redact_address
+from pfl_ops.addresses import check_database, check_server
 from pfl_ops.errors import PflOpsError, in_a_line
+from pfl_ops.redaction import RedactingFilter, redact, redact_address
 
 SECRETS = ["s3cret", "s3c:ret", "s3c/ret", "s3c?ret", "s3c#ret", "s3c@ret", "s3c@r/t@x", "12/34", "p%40ss%2Fword"]
 

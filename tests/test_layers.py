@@ -47,6 +47,7 @@ LAYERS: Layers = [
             "csv_text",
             "fetching",
             "addresses",
+            "redaction",
             "databases",
         },
         True,

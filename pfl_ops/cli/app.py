@@ -9,11 +9,11 @@ from typing import Annotated, Any, NoReturn
 import typer
 from typer.core import TyperCommand, TyperGroup, TyperOption
 
-from pfl_ops.addresses import redact, redact_logs
 from pfl_ops.cli.hints import flag_hint
 from pfl_ops.cli.output import CLOSED, drop_output, flush, has_reader, open_missing_streams
 from pfl_ops.cli.termination import sigterm_as_ctrl_c
 from pfl_ops.errors import LONGEST_PATH, PflOpsError, echo, in_a_line
+from pfl_ops.redaction import redact, redact_logs
 from pfl_ops.system.memory import out_of_memory
 
 DEBUG = "--debug"

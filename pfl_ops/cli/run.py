@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
-from pfl_ops.addresses import redact_address
 from pfl_ops.cli.names import completion, names_of
 from pfl_ops.cli.options import (
     Config,
@@ -23,6 +22,7 @@ from pfl_ops.cli.options import (
 )
 from pfl_ops.cli.output import INTERRUPTED, err, out, say
 from pfl_ops.errors import PflOpsError, echo
+from pfl_ops.redaction import redact_address
 
 if TYPE_CHECKING:
     from pfl_ops.config.experiment import Experiment

@@ -7,10 +7,11 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from pfl_ops.addresses import SQL_SCHEMES, check_database, check_server, redact_address
+from pfl_ops.addresses import SQL_SCHEMES, check_database, check_server
 from pfl_ops.databases import check_sqlite
 from pfl_ops.errors import PflOpsError, nearest
 from pfl_ops.files import check_writable
+from pfl_ops.redaction import redact_address
 
 SCHEMES = "http://HOST:PORT, https://HOST, sqlite:///FILE or another SQL database's address"
 NAME = "tracking address"

@@ -25,9 +25,9 @@ from mlflow.entities import Run as MlflowRun
 from mlflow.exceptions import MlflowException, RestException
 from sqlalchemy.exc import SQLAlchemyError
 
-from pfl_ops.addresses import redact
 from pfl_ops.databases import probe
 from pfl_ops.errors import PflOpsError
+from pfl_ops.redaction import redact
 from pfl_ops.system.scratch import scratch
 from pfl_ops.tracking.home import TrackingTarget, WorkFolder
 from pfl_ops.tracking.runs.run import Run, now

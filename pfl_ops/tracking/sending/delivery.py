@@ -19,8 +19,8 @@ from pathlib import Path
 import requests
 from mlflow.exceptions import MlflowException
 
-from pfl_ops.addresses import redact
 from pfl_ops.errors import count
+from pfl_ops.redaction import redact
 from pfl_ops.tracking.sending import logs
 from pfl_ops.tracking.sending.sender import MISSING, REFUSED, Sender
 from pfl_ops.tracking.spools import entries

@@ -9,7 +9,7 @@ import threading
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
-from pfl_ops.addresses import RedactingFilter, redact
+from pfl_ops.redaction import RedactingFilter, redact
 
 NAME = "pfl-ops.log"
 LARGEST = 1 << 20  # bytes of the file before it is renamed to pfl-ops.log.1

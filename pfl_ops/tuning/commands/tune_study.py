@@ -9,13 +9,13 @@ from typing import Any
 
 import pandas as pd
 
-from pfl_ops.addresses import redact
 from pfl_ops.config.arguments import checked
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.csv_text import to_csv
 from pfl_ops.errors import PflOpsError
 from pfl_ops.federation.settings import Execution
 from pfl_ops.jobs.resources import joining
+from pfl_ops.redaction import redact
 from pfl_ops.registry import load_plugin
 from pfl_ops.spaces import Space, at_ends, in_unit_of
 from pfl_ops.tracking import Run, Store, provenance

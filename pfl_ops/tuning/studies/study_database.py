@@ -13,10 +13,11 @@ from optuna.storages import BaseStorage, InMemoryStorage, JournalStorage, RDBSto
 from optuna.storages.journal import JournalFileBackend, JournalFileSymlinkLock
 
 from pfl_ops import databases
-from pfl_ops.addresses import check_database, redact, redact_address
+from pfl_ops.addresses import check_database
 from pfl_ops.data.store import cache_folder
 from pfl_ops.errors import PflOpsError
 from pfl_ops.files import check_writable, ends_whole
+from pfl_ops.redaction import redact, redact_address
 
 log = logging.getLogger("pfl_ops.tuning")
 logging.getLogger("alembic").setLevel(logging.ERROR)
