@@ -31,7 +31,7 @@ from pfl_ops.tuning.resources.resource_request import ResourceRequest
 from pfl_ops.tuning.session.begin import RUN, PreparedStudy, StudyOptions
 from pfl_ops.tuning.studies import study_database
 from pfl_ops.tuning.studies import study_storage as study_storages
-from pfl_ops.tuning.studies.budget import StudyLimits
+from pfl_ops.tuning.studies.limits import StudyLimits
 from pfl_ops.tuning.studies.settings import Settings
 from pfl_ops.tuning.studies.study_storage import StudyStorage
 

@@ -37,7 +37,7 @@ from pfl_ops.system import cores, machine
 from pfl_ops.tracking.home import WorkFolder
 from pfl_ops.tuning.commands.planning import benchmark_plans
 from pfl_ops.tuning.session.begin import PreparedStudy, data_folders, stored
-from pfl_ops.tuning.studies.budget import StudyLimits
+from pfl_ops.tuning.studies.limits import StudyLimits
 from pfl_ops.tuning.studies.settings import check_top
 from pfl_ops.tuning.studies.study_storage import StudyStorage
 

@@ -11,7 +11,7 @@ from pfl_ops.errors import PflOpsError
 from pfl_ops.spaces import MethodSpace
 from pfl_ops.tuning import Settings, tune
 from pfl_ops.tuning.commands.terms import settings_of
-from pfl_ops.tuning.studies.budget import StudyLimits
+from pfl_ops.tuning.studies.limits import StudyLimits
 
 RATES = """
 training.optimiser: {choice: [sgd, adam]}

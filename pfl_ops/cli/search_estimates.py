@@ -55,7 +55,7 @@ def study_lines(found: "StudyOutlook", place: SearchPlace, data_dir: str | None,
         PflOpsError: the experiment can't be run here.
     """
     from pfl_ops.federation.loop.estimate import duration
-    from pfl_ops.tuning.studies.budget import affordable, budget_text
+    from pfl_ops.tuning.studies.budget import affordable
 
     settings, left = found.plan.settings, found.left
     estimate = place.estimate(settings)
@@ -63,7 +63,7 @@ def study_lines(found: "StudyOutlook", place: SearchPlace, data_dir: str | None,
     if settings.combination:
         each = f"a trial is {settings.combination}{NONE_IS_STOPPED * (settings.scheduler == 'none')}; {each}"
     confirmation = _confirmation(settings)
-    text = budget_text(settings)
+    text = settings.budget_text
     if place.known:
         started = estimate.with_startup()
         at_once = place.asked.at_once(max(1, left.trials) * settings.at_once, place.execution.device)
@@ -96,7 +96,7 @@ def benchmark_lines(
         PflOpsError: an experiment cannot be run here; one message has the mistakes of all methods.
     """
     from pfl_ops.federation.loop.estimate import distinct_hints, duration
-    from pfl_ops.tuning.studies.budget import affordable, budget_text
+    from pfl_ops.tuning.studies.budget import affordable
 
     settings = {each.plan.method: each.plan.settings for each in found}
     estimates: dict[str, Estimate] = {}
@@ -109,7 +109,7 @@ def benchmark_lines(
     if wrong:
         raise together(wrong)
     first, finals = found[0].plan.settings, found[0].plan.finals
-    text = f"{len(estimates)} methods, each with {budget_text(first)}"
+    text = f"{len(estimates)} methods, each with {first.budget_text}"
     if place.known:
         at_once = place.asked.at_once(first.trials * first.at_once, place.execution.device)
         starting = next(iter(estimates.values())).with_startup().of_trials(0, at_once)
@@ -172,7 +172,8 @@ def _done(found: "StudyOutlook", fit: int | None = None) -> str:
     Args:
         fit: trials that its budgets still hold; None: unknown.
     """
-    from pfl_ops.tuning.studies.budget import MOST_TRIALS, done_text
+    from pfl_ops.tuning.studies.budget import done_text
+    from pfl_ops.tuning.studies.limits import MOST_TRIALS
 
     left, settings = found.left, found.plan.settings
     fewer = fit is not None and fit < left.trials

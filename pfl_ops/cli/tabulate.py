@@ -89,8 +89,8 @@ def tabulate(
     from pfl_ops.config.precedence import assignments
     from pfl_ops.federation.loop.estimate import duration
     from pfl_ops.tuning.commands.terms import check_build
-    from pfl_ops.tuning.studies.budget import StudyLimits
     from pfl_ops.tuning.studies.environments import names_given, parse_values
+    from pfl_ops.tuning.studies.limits import StudyLimits
     from pfl_ops.tuning.studies.settings import Settings
     from pfl_ops.tuning.tables.table_plan import CONFIGURATIONS, TablePlan
     from pfl_ops.tuning.tables.table_plan import environments as environments_of_table

@@ -148,8 +148,8 @@ def tune(
     from pfl_ops.tuning.commands.benchmark import members
     from pfl_ops.tuning.resources.resource_request import ResourceRequest, check_request
     from pfl_ops.tuning.session.begin import check
-    from pfl_ops.tuning.studies.budget import StudyLimits
     from pfl_ops.tuning.studies.environments import names_given, parse_values
+    from pfl_ops.tuning.studies.limits import StudyLimits
     from pfl_ops.tuning.studies.settings import check_environments, check_seeds
     from pfl_ops.tuning.studies.study_database import check_storage
 

@@ -18,7 +18,7 @@ from pfl_ops.tuning.commands.planning import benchmark_plans
 from pfl_ops.tuning.commands.terms import check_build, check_fair
 from pfl_ops.tuning.session.begin import PreparedStudy, StudyOptions, recorded_settings
 from pfl_ops.tuning.studies import study_database
-from pfl_ops.tuning.studies.budget import StudyLimits
+from pfl_ops.tuning.studies.limits import StudyLimits
 from pfl_ops.tuning.studies.settings import Settings
 
 FIRST = [{"algorithm.x": 0.25}, {"algorithm.x": 0.75}]

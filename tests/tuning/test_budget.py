@@ -23,16 +23,8 @@ from pfl_ops.tuning.session.session import _Phases
 from pfl_ops.tuning.session.trials import Trials
 from pfl_ops.tuning.studies import study_database
 from pfl_ops.tuning.studies import study_storage as study_storages
-from pfl_ops.tuning.studies.budget import (
-    MOST_TRIALS,
-    Clock,
-    StudyLimits,
-    affordable,
-    budget_text,
-    ending,
-    left_of,
-    spent,
-)
+from pfl_ops.tuning.studies.budget import Clock, affordable, ending, left_of, spent
+from pfl_ops.tuning.studies.limits import MOST_TRIALS, StudyLimits
 from pfl_ops.tuning.studies.settings import Settings
 from pfl_ops.tuning.studies.study_storage import StudyStorage
 
@@ -250,12 +242,12 @@ def test_terminate_needs_one_objective():
 def test_hours_or_samples_alone_do_not_limit_trials_and_are_recorded():
     assert settings_of(terminate=5).trials == 20 and settings_of(hours=1, trials=7).trials == 7
     settings = settings_of(hours=0.5, samples=2e6)
-    assert settings.trials == MOST_TRIALS and budget_text(settings) == "0.5 h, 2,000,000 samples"
+    assert settings.trials == MOST_TRIALS and settings.budget_text == "0.5 h, 2,000,000 samples"
     again = Settings.from_dict(settings.as_dict())
     assert (again.hours, again.samples, again.terminate, again.trials) == (0.5, 2_000_000, 0, MOST_TRIALS)
     old = {key: value for key, value in settings.as_dict().items() if key not in ("hours", "samples", "terminate")}
-    assert budget_text(Settings.from_dict({**old, "trials": 12})) == "12 trials"
-    assert budget_text(Settings.from_dict({**old, "trials": 1})) == "1 trial"
+    assert Settings.from_dict({**old, "trials": 12}).budget_text == "12 trials"
+    assert Settings.from_dict({**old, "trials": 1}).budget_text == "1 trial"
     assert settings.digest(None) == settings_of().digest(None)
 
 

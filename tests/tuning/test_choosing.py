@@ -25,7 +25,7 @@ from pfl_ops.papers.suite import Scale
 from pfl_ops.tracking import Store
 from pfl_ops.tuning.commands import choosing
 from pfl_ops.tuning.session.confirm import Confirmation
-from pfl_ops.tuning.studies.budget import StudyLimits
+from pfl_ops.tuning.studies.limits import StudyLimits
 from pfl_ops.tuning.studies.settings import Settings
 
 RATE = {"float": [0.01, 1.0], "log": True}

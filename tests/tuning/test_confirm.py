@@ -20,7 +20,7 @@ from pfl_ops.reports.comparison.compare import compare
 from pfl_ops.tracking import Store
 from pfl_ops.tuning.session.confirm import SEED_OFFSET, Confirmations, judge
 from pfl_ops.tuning.studies import study_database
-from pfl_ops.tuning.studies.budget import StudyLimits
+from pfl_ops.tuning.studies.limits import StudyLimits
 from pfl_ops.tuning.studies.settings import Settings
 from pfl_ops.tuning.studies.study_storage import StudyStorage
 

@@ -30,8 +30,8 @@ from pfl_ops.tuning.session.confirm import Confirmations
 from pfl_ops.tuning.session.session import Session, _Phases
 from pfl_ops.tuning.studies import study_database, tested
 from pfl_ops.tuning.studies import study_storage as study_storages
-from pfl_ops.tuning.studies.budget import StudyLimits
 from pfl_ops.tuning.studies.environments import baseline, environments_of
+from pfl_ops.tuning.studies.limits import StudyLimits
 from pfl_ops.tuning.studies.parts import Combination, PartResult, TrialPart
 from pfl_ops.tuning.studies.settings import Settings
 from pfl_ops.tuning.studies.study_storage import StudyStorage

@@ -10,7 +10,7 @@ from pfl_ops.config.experiment import Experiment
 from pfl_ops.errors import PflOpsError
 from pfl_ops.federation.settings import Execution
 from pfl_ops.tuning.findings.study import Study
-from pfl_ops.tuning.studies.budget import StudyLimits
+from pfl_ops.tuning.studies.limits import StudyLimits
 from pfl_ops.tuning.studies.objective import Objective, allowed, objective
 from pfl_ops.tuning.studies.settings import Settings
 

@@ -25,7 +25,7 @@ from pfl_ops.federation.state.checkpoint import Record
 from pfl_ops.jobs.report import Failure
 from pfl_ops.jobs.resources import ResourceShare
 from pfl_ops.jobs.runner import JobEvent
-from pfl_ops.tuning.studies.budget import StudyLimits
+from pfl_ops.tuning.studies.limits import StudyLimits
 from pfl_ops.tuning.studies.settings import Settings
 from pfl_ops.tuning.tables import tabulation
 from pfl_ops.tuning.tables.replay import StudyRule, replay

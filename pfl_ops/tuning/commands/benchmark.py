@@ -46,7 +46,8 @@ from pfl_ops.tuning.session.events import Event, OnEvent
 from pfl_ops.tuning.session.session import StudyInterrupted
 from pfl_ops.tuning.studies import study_database
 from pfl_ops.tuning.studies import study_storage as study_storages
-from pfl_ops.tuning.studies.budget import StudyLimits, budget_text, spent, trials_done
+from pfl_ops.tuning.studies.budget import spent
+from pfl_ops.tuning.studies.limits import StudyLimits, trials_done
 from pfl_ops.tuning.studies.settings import Settings, check_seeds
 from pfl_ops.tuning.studies.study_storage import StudyStorage
 
@@ -247,7 +248,7 @@ def _run(store: Store, name: str, plans: Sequence[PreparedStudy]) -> Run:
     shared = {path: value for path, value in same if path.startswith(COMMON)}
     budget = {
         "benchmark.trials": plans[0].settings.trials,
-        "benchmark.budget": budget_text(plans[0].settings),
+        "benchmark.budget": plans[0].settings.budget_text,
         "benchmark.repetitions": plans[0].finals,
     }
     return store.run(

@@ -18,7 +18,8 @@ from pfl_ops.spaces import Space
 from pfl_ops.tracking import WorkFolder
 from pfl_ops.tuning.commands.terms import check_build, check_fair, settings_of
 from pfl_ops.tuning.session.begin import BENCHMARK, PreparedStudy, check, data_folders, readable
-from pfl_ops.tuning.studies.budget import MOST_TRIALS, StudyLimits, left_of
+from pfl_ops.tuning.studies.budget import left_of
+from pfl_ops.tuning.studies.limits import MOST_TRIALS, StudyLimits
 from pfl_ops.tuning.studies.settings import TRIALS, Settings, check_same_seeds, check_seeds, check_top
 from pfl_ops.tuning.studies.study_storage import StudyStorage, point_of, recorded
 from pfl_ops.tuning.studies.tested import tested_experiment

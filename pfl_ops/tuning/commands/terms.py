@@ -11,7 +11,7 @@ from pfl_ops.config.experiment import Experiment
 from pfl_ops.errors import PflOpsError, echo, together
 from pfl_ops.federation.settings import Execution
 from pfl_ops.spaces import MethodSpace, Space
-from pfl_ops.tuning.studies.budget import NO_LIMITS, StudyLimits
+from pfl_ops.tuning.studies.limits import NO_LIMITS, StudyLimits
 from pfl_ops.tuning.studies.settings import Settings
 
 COMMON = ("data.", "partition.", "model.", "participation.", "evaluation.", "seed", "training.rounds", "training.loss")

@@ -12,7 +12,7 @@ from rich.text import Text
 from pfl_ops.display import live
 from pfl_ops.spaces.space import Point
 from pfl_ops.tuning.session.events import Event, OnEvent
-from pfl_ops.tuning.studies.budget import done_of, trials_done
+from pfl_ops.tuning.studies.limits import done_of, trials_done
 from pfl_ops.units import in_words
 
 LINES = 6  # trials shown: those that run, and the latest that ended

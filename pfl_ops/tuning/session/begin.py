@@ -22,7 +22,8 @@ from pfl_ops.tracking import WorkFolder
 from pfl_ops.tuning.resources.resource_request import ResourceRequest, check_request
 from pfl_ops.tuning.session.events import Event, OnEvent
 from pfl_ops.tuning.studies import study_database
-from pfl_ops.tuning.studies.budget import StudyLimits, spent, trials_done
+from pfl_ops.tuning.studies.budget import spent
+from pfl_ops.tuning.studies.limits import StudyLimits, trials_done
 from pfl_ops.tuning.studies.settings import SEED_OFFSET, Settings
 from pfl_ops.tuning.studies.study_storage import StudyStorage
 

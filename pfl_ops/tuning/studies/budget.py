@@ -7,109 +7,22 @@ that a kill cut short counts as one that runs.
 import math
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
-from pfl_ops.errors import PflOpsError, count, echo
+from pfl_ops.errors import count
+from pfl_ops.tuning.studies.limits import Cause
+from pfl_ops.tuning.studies.settings import Settings
+from pfl_ops.tuning.studies.study_storage import StudyStorage
 
 if TYPE_CHECKING:
     from pfl_ops.federation.loop.estimate import Estimate
-    from pfl_ops.tuning.studies.settings import Settings
-    from pfl_ops.tuning.studies.study_storage import StudyStorage
 
-MOST_TRIALS = 100_000
-MOST_HOURS = 1e6
-MOST_SAMPLES = 10**15
-MOST_CONFIRMED = 1000  # seeds, or configurations
 HOUR = 3600.0  # seconds
 SAVE_EVERY = 10.0  # seconds between two records of the search's time
 
-Cause: TypeAlias = Literal["trials", "hours", "samples", "terminate"]
 
-
-@dataclass(frozen=True)
-class StudyLimits:
-    """The limits that a call gives to a study; None: not given. See `Settings`.
-
-    Raises:
-        PflOpsError: one is not finite, too small or too large; or samples are no whole number.
-    """
-
-    trials: int | None = None
-    hours: float | None = None
-    samples: float | None = None
-    terminate: int | None = None
-    confirm: int | None = None
-    confirm_top: int | None = None
-
-    def __post_init__(self) -> None:
-        hours, samples = self.hours, self.samples
-        if self.trials is not None and not 1 <= self.trials <= MOST_TRIALS:
-            raise PflOpsError(f"trials must be in [1, {MOST_TRIALS:,}], got {echo(self.trials)}")
-        if hours is not None and not (math.isfinite(hours) and 0 < hours <= MOST_HOURS):
-            raise PflOpsError(f"--hours must be above 0 and at most {MOST_HOURS:,.0f}, got {echo(hours)}")
-        whole = samples is not None and math.isfinite(samples) and samples == int(samples)
-        if samples is not None and not (whole and 1 <= samples <= MOST_SAMPLES):
-            raise PflOpsError(
-                f"--samples must be a whole number of gradient samples in [1, {MOST_SAMPLES:,}], got {echo(samples)}"
-            )
-        if self.terminate is not None and not 0 <= self.terminate <= MOST_TRIALS:
-            raise PflOpsError(f"--terminate must be in [0, {MOST_TRIALS:,}] trials, got {self.terminate}")
-        check_confirmation(self.confirm, self.confirm_top)
-
-    @property
-    def given(self) -> dict[str, Any]:
-        """Those that were given, by name."""
-        found = {name: value for name, value in asdict(self).items() if value is not None}
-        return {name: float(value) if name == "hours" else int(value) for name, value in found.items()}
-
-    def else_of(self, other: "StudyLimits") -> "StudyLimits":
-        """Return these limits, with those of another call where none are given."""
-        return StudyLimits(**{**other.given, **self.given})
-
-
-def check_confirmation(confirm: int | None, top: int | None) -> None:
-    """Refuse numbers of seeds and configurations that can't be.
-
-    Raises:
-        PflOpsError: one is out of its range.
-    """
-    for name, value, least in (("--confirm", confirm, 0), ("--confirm-top", top, 2)):
-        if value is not None and not least <= value <= MOST_CONFIRMED:
-            raise PflOpsError(f"{name} must be in [{least}, {MOST_CONFIRMED:,}], got {value}")
-
-
-NO_LIMITS = StudyLimits()
-
-
-def done_of(done: int, wanted: int) -> str:
-    """Return "3 of 12", or "3" where the number of trials is not limited.
-
-    >>> done_of(3, 12), done_of(3, MOST_TRIALS)
-    ('3 of 12', '3')
-    """
-    return f"{done} of {wanted}" if wanted < MOST_TRIALS else str(done)
-
-
-def trials_done(done: int, wanted: int) -> str:
-    """Return "3 of 12 trials", or "3 trials" where their number is not limited.
-
-    >>> trials_done(3, 12), trials_done(1, 1), trials_done(1, MOST_TRIALS)
-    ('3 of 12 trials', '1 of 1 trial', '1 trial')
-    """
-    return f"{done} of {count(wanted, 'trial')}" if wanted < MOST_TRIALS else count(done, "trial")
-
-
-def budget_text(settings: "Settings") -> str:
-    """Return the budgets of a search in words: "12 trials, 0.5 h, 2,000,000 samples"."""
-    parts = [count(settings.trials, "trial")] if settings.trials < MOST_TRIALS else []
-    parts += [f"{settings.hours:g} h"] if settings.hours else []
-    parts += [f"{settings.samples:,} samples"] if settings.samples else []
-    parts += [f"an end after {count(settings.terminate, 'trial')} without a better value"] if settings.terminate else []
-    return ", ".join(parts) or "no limit of trials"
-
-
-def affordable(settings: "Settings", trial: "Estimate", at_once: int) -> int:
+def affordable(settings: Settings, trial: "Estimate", at_once: int) -> int:
     """Return the number of whole trials of which the last one starts before a budget is spent.
 
     Args:
@@ -123,7 +36,7 @@ def affordable(settings: "Settings", trial: "Estimate", at_once: int) -> int:
     return number
 
 
-def left_of(settings: "Settings", study_storage: "StudyStorage") -> "Settings":
+def left_of(settings: Settings, study_storage: StudyStorage) -> Settings:
     """Return the settings of a search that was begun, with what is left of its budgets; no trials: it is over."""
     missing = max(0, settings.trials - study_storage.done())
     if spent(settings, study_storage):  # only trials that a kill cut short still end
@@ -136,7 +49,7 @@ def left_of(settings: "Settings", study_storage: "StudyStorage") -> "Settings":
     )
 
 
-def done_text(settings: "Settings", study_storage: "StudyStorage") -> str:
+def done_text(settings: Settings, study_storage: StudyStorage) -> str:
     """Return what a search has done, in the units of its budgets: "12 trials are done (0.31 h, 2,000 samples)"."""
     done = study_storage.done()
     used = [f"{study_storage.search_seconds() / HOUR:.2g} h"] if settings.hours else []
@@ -144,12 +57,7 @@ def done_text(settings: "Settings", study_storage: "StudyStorage") -> str:
     return f"{count(done, 'trial')} {'is' if done == 1 else 'are'} done" + (f" ({', '.join(used)})" if used else "")
 
 
-def has_several(settings: "Settings") -> bool:
-    """True if anything but the number of trials may end the search."""
-    return bool(settings.hours or settings.samples or settings.terminate)
-
-
-def spent(settings: "Settings", study_storage: "StudyStorage", seconds: float | None = None) -> Cause | None:
+def spent(settings: Settings, study_storage: StudyStorage, seconds: float | None = None) -> Cause | None:
     """Return the budget that is spent; None: the search goes on.
 
     A cause that was recorded holds as long as its budget is not changed.
@@ -171,10 +79,10 @@ def spent(settings: "Settings", study_storage: "StudyStorage", seconds: float | 
     return None
 
 
-def ending(settings: "Settings", study_storage: "StudyStorage") -> str:
+def ending(settings: Settings, study_storage: StudyStorage) -> str:
     """Return a line on the budget that ended the search; "": it goes on, or trials are the only budget."""
     cause = spent(settings, study_storage)
-    if cause is None or not has_several(settings):
+    if cause is None or not settings.has_several_budgets:
         return ""
     seconds = study_storage.search_seconds()
     time_text = f"{seconds / HOUR:.3g} h" if seconds >= 0.1 * HOUR else f"{seconds:.0f} s"
@@ -204,7 +112,7 @@ class Clock:
         study_storage: where they are recorded. now: monotonic seconds.
     """
 
-    study_storage: "StudyStorage"
+    study_storage: StudyStorage
     now: Callable[[], float] = time.monotonic
     _before: float = field(init=False)
     _begun: float | None = field(init=False, default=None)

@@ -11,12 +11,11 @@ from typing import Any, Literal, TypeAlias, cast
 from pfl_ops import metrics, spaces
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.config.precedence import excluded
-from pfl_ops.errors import PflOpsError, echo
+from pfl_ops.errors import PflOpsError, count, echo
 from pfl_ops.federation.losses import LOSSES
 from pfl_ops.federation.settings import ALL_UP_TO
 from pfl_ops.results import COMMON
 from pfl_ops.spaces import Space
-from pfl_ops.tuning.studies.budget import MOST_TRIALS, NO_LIMITS, StudyLimits, budget_text
 from pfl_ops.tuning.studies.environments import (
     Aggregate,
     Environment,
@@ -26,6 +25,7 @@ from pfl_ops.tuning.studies.environments import (
     environments_of,
     parse,
 )
+from pfl_ops.tuning.studies.limits import MOST_TRIALS, NO_LIMITS, StudyLimits
 from pfl_ops.tuning.studies.objective import Objective, objective
 from pfl_ops.tuning.studies.paired import check_metric
 from pfl_ops.tuning.studies.parts import Combination, TrialPart
@@ -339,6 +339,20 @@ class Settings:
         return math.lcm(self.experiment.evaluation.every, self.experiment.evaluation.global_every)
 
     @property
+    def budget_text(self) -> str:
+        """The budgets of the search in words: "12 trials, 0.5 h, 2,000,000 samples"."""
+        parts = [count(self.trials, "trial")] if self.trials < MOST_TRIALS else []
+        parts += [f"{self.hours:g} h"] if self.hours else []
+        parts += [f"{self.samples:,} samples"] if self.samples else []
+        parts += [f"an end after {count(self.terminate, 'trial')} without a better value"] if self.terminate else []
+        return ", ".join(parts) or "no limit of trials"
+
+    @property
+    def has_several_budgets(self) -> bool:
+        """True if anything but the number of trials may end the search."""
+        return bool(self.hours or self.samples or self.terminate)
+
+    @property
     def restrictions(self) -> dict[str, str]:
         """Values and ranges of the method in place of common ranges, {path: value or range}."""
         return spaces.restrictions(spaces.MethodSpace(self.experiment, self.space), self.common) if self.common else {}
@@ -350,7 +364,7 @@ class Settings:
             return {}
         seeds = f", {self.seeds_per_trial} seeds a trial" if self.seeds_per_trial > 1 else ""
         seeds += f", {self.confirm} new seeds of {self.confirm_top}" if self.confirm else ""
-        return {COMMON: f"{self.common.digest[:12]}, {budget_text(self)}{seeds}: {' '.join(self.common.keys)}"}
+        return {COMMON: f"{self.common.digest[:12]}, {self.budget_text}{seeds}: {' '.join(self.common.keys)}"}
 
     def as_recorded(self, record: Mapping[str, Any]) -> "Settings":
         """The same study with the limits, the random start and the test runs of a record; one of an earlier version

@@ -16,7 +16,7 @@ from pfl_ops.errors import PflOpsError, unknown
 from pfl_ops.metrics import summands
 from pfl_ops.spaces import Point, decoded
 from pfl_ops.spaces.space import Value
-from pfl_ops.tuning.studies.budget import Cause
+from pfl_ops.tuning.studies.limits import Cause
 from pfl_ops.tuning.studies.objective import Objective, distances_to_ideal
 from pfl_ops.units import exact
 

@@ -35,7 +35,7 @@ from pfl_ops.jobs.report import ROUND
 from pfl_ops.spaces import Parameter, Point, Space
 from pfl_ops.tuning.session.confirm import FEWEST, judge
 from pfl_ops.tuning.session.search import Search
-from pfl_ops.tuning.studies.budget import check_confirmation
+from pfl_ops.tuning.studies.limits import check_confirmation
 from pfl_ops.tuning.studies.objective import Objective
 from pfl_ops.tuning.studies.paired import PairedPruner, check_metric, value_of_stopped
 from pfl_ops.tuning.studies.parts import Combination, PartResult, TrialPart
