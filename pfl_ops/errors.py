@@ -3,10 +3,13 @@
 import difflib
 import re
 import traceback
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from typing import TypeVar
 
 from pfl_ops.redaction import redact
+
+T = TypeVar("T")
 
 LONGEST_ECHO = 60  # characters of a user's text in a message
 LONGEST_NAME = 100  # characters of a name that becomes part of file names
@@ -184,6 +187,24 @@ def together(wrong: Mapping[str, str]) -> PflOpsError:
         lines.append(f"{name}: {problem if names in listed else message}")
         listed |= {names} if known else set()
     return PflOpsError("\n".join(lines))
+
+
+def for_each(names: Iterable[str], make: Callable[[str], T]) -> dict[str, T]:
+    """Return what a function makes of each name; the mistakes of several are one error, see `together`.
+
+    >>> for_each(["one", "two"], len)
+    {'one': 3, 'two': 3}
+    """
+    made: dict[str, T] = {}
+    wrong: dict[str, str] = {}
+    for name in names:
+        try:
+            made[name] = make(name)
+        except PflOpsError as error:
+            wrong[name] = str(error)
+    if wrong:
+        raise together(wrong)
+    return made
 
 
 def format_bytes(n: int) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pfl_ops.errors import PflOpsError, count, together
+from pfl_ops.errors import count, for_each
 
 if TYPE_CHECKING:
     from pfl_ops.federation.loop.estimate import Estimate
@@ -99,15 +99,7 @@ def benchmark_lines(
     from pfl_ops.tuning.studies.budget import affordable
 
     settings = {each.plan.method: each.plan.settings for each in found}
-    estimates: dict[str, Estimate] = {}
-    wrong: dict[str, str] = {}
-    for method, each in settings.items():
-        try:
-            estimates[method] = place.estimate(each)
-        except PflOpsError as error:
-            wrong[method] = str(error)
-    if wrong:
-        raise together(wrong)
+    estimates = for_each(settings, lambda method: place.estimate(settings[method]))
     first, finals = found[0].plan.settings, found[0].plan.finals
     text = f"{len(estimates)} methods, each with {first.budget_text}"
     if place.known:

@@ -8,7 +8,7 @@ from typing import Any
 
 from pfl_ops import spaces
 from pfl_ops.config.experiment import Experiment
-from pfl_ops.errors import PflOpsError, echo, together
+from pfl_ops.errors import PflOpsError, echo, for_each
 from pfl_ops.federation.settings import Execution
 from pfl_ops.spaces import MethodSpace, Space
 from pfl_ops.tuning.studies.limits import NO_LIMITS, StudyLimits
@@ -53,41 +53,37 @@ def settings_of(
         metric = given[0] if given else None
     if metric is not None and not metric.startswith("val/"):
         raise PflOpsError(f"a benchmark ranks methods by a validation score, such as val/L1/acc, got '{echo(metric)}'")
-    alone: dict[str, MethodSpace] = {}
-    wrong: dict[str, str] = {}
     common = None if isinstance(space, Space) else spaces.read_common(space)
     several = len({*methods, *begun}) > 1
-    for one, method in zip(experiments, methods, strict=True):
-        try:
-            own = space if isinstance(space, Space) else spaces.read(space, method)
-            as_given = space is not None and not (several and common)
-            alone[method] = MethodSpace(spaces.in_unit_of(own, one, hold) if as_given else one, own)
-        except PflOpsError as error:
-            wrong[method] = str(error)
-    if wrong:
-        raise together(wrong)
+    as_given = space is not None and not (several and common)
+    experiment_of = dict(zip(methods, experiments, strict=True))
+
+    def alone(method: str) -> MethodSpace:
+        one = experiment_of[method]
+        own = space if isinstance(space, Space) else spaces.read(space, method)
+        return MethodSpace(spaces.in_unit_of(own, one, hold) if as_given else one, own)
+
+    own_spaces = list(for_each(methods, alone).values())
     beside = [MethodSpace(each.experiment, each.space) for method, each in begun.items() if method not in methods]
-    tuned, common = spaces.share(list(alone.values()), common, beside) if several and common else (alone.values(), None)
-    found: dict[str, Settings] = {}
-    for part, method in zip(tuned, methods, strict=True):
-        try:
-            made = Settings.of(
-                part.experiment,
-                part.space,
-                limits,
-                metric,
-                mode,
-                scheduler,
-                hold,
-                common,
-                seeds_per_trial=seeds_per_trial,
-            )
-            found[method] = _as_begun(made, begun.get(method))
-        except PflOpsError as error:
-            wrong[method] = str(error)
-    if wrong:
-        raise together(wrong)
-    return found
+    tuned, shared = spaces.share(own_spaces, common, beside) if several and common else (own_spaces, None)
+    part_of = dict(zip(methods, tuned, strict=True))
+
+    def settings(method: str) -> Settings:
+        part = part_of[method]
+        made = Settings.of(
+            part.experiment,
+            part.space,
+            limits,
+            metric,
+            mode,
+            scheduler,
+            hold,
+            shared,
+            seeds_per_trial=seeds_per_trial,
+        )
+        return _as_begun(made, begun.get(method))
+
+    return for_each(methods, settings)
 
 
 def _as_begun(made: Settings, begun: Settings | None) -> Settings:
