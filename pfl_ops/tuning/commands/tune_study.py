@@ -232,12 +232,12 @@ def conduct(
             study_storage,
             tracking,
             parent,
-            means.data_dir,
-            means.execution,
-            means.address,
-            means.on_event,
-            means.asked,
-            lambda session: _decide(session, plan.experiment, plan.finals),
+            data_dir=means.data_dir,
+            execution=means.execution,
+            address=means.address,
+            on_event=means.on_event,
+            asked=means.asked,
+            decide=lambda session: _decide(session, plan.experiment, plan.finals),
             prefix=f"{plan.method} " if below else "",
             view=presented.trials_view(plan.method, bool(below)),
         )
@@ -360,35 +360,36 @@ def _result(session: Session, experiment: Experiment) -> Study:
     best, table = study_storage.chosen(), study_storage.table(goal.metrics)
     assert best is not None
     number, trial = best
+    point, chosen = point_of(trial), session.chosen(experiment)
     tracked = session.settings.objective.metrics
     environments = None
     if session.tested is not None:
         scores = trial.user_attrs.get(SCORES, {})
         environments = summary(session.settings, scales_of(session), scores, session.tested)
     return Study(
-        study_storage.name,
-        parent.run_id,
-        goal,
-        point_of(trial),
-        number,
-        dict(zip(goal.metrics, map(float, trial.values or ()), strict=True)),
-        session.chosen(experiment),
-        table,
-        None if goal.single else _front(study_storage, table),
-        session.finals,
-        len(study_storage.openings()),
-        parent.page(session.view),
-        session.diverged,
-        session.confirmation,
-        ending(session.settings, study_storage),
-        Pictures(study_storage, session.settings.experiment, goal),
-        dict(trial.user_attrs.get(STANDARD_ERRORS, {})),
-        environments,
-        session.tested,
-        study_storage.parts_table(tracked) if session.settings.combination else None,
-        None if environments is None else study_storage.baselines_table(tracked),
-        at_ends(session.settings.space, session.chosen(experiment), point_of(trial)),
-        copies_notes(session.planned, session.data_dir),
+        name=study_storage.name,
+        run_id=parent.run_id,
+        objective=goal,
+        best=point,
+        trial=number,
+        values=dict(zip(goal.metrics, map(float, trial.values or ()), strict=True)),
+        experiment=chosen,
+        table=table,
+        pareto=None if goal.single else _front(study_storage, table),
+        finals=session.finals,
+        openings=len(study_storage.openings()),
+        page=parent.page(session.view),
+        diverged=session.diverged,
+        confirmation=session.confirmation,
+        ended=ending(session.settings, study_storage),
+        pictures=Pictures(study_storage, session.settings.experiment, goal),
+        standard_errors=dict(trial.user_attrs.get(STANDARD_ERRORS, {})),
+        environments=environments,
+        tests=session.tested,
+        parts=study_storage.parts_table(tracked) if session.settings.combination else None,
+        baselines=None if environments is None else study_storage.baselines_table(tracked),
+        ends=at_ends(session.settings.space, chosen, point),
+        copies=copies_notes(session.planned, session.data_dir),
     )
 
 

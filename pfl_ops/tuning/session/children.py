@@ -131,12 +131,12 @@ class Children:
         return ChildRun(
             self.session,
             experiment,
-            "trial",
-            f"trial {number:03d}",
-            trial_name(number, experiment.algorithm.name, point, label),
-            f"trial-{number:03d}",
-            settings.objective.stages,
-            tags,
+            purpose="trial",
+            label=f"trial {number:03d}",
+            name=trial_name(number, experiment.algorithm.name, point, label),
+            mark=f"trial-{number:03d}",
+            stages=settings.objective.stages,
+            tags=tags,
         )
 
     def confirmation(self, number: int, point: Point, part: TrialPart) -> ChildRun:
@@ -144,12 +144,12 @@ class Children:
         return ChildRun(
             self.session,
             self._experiment(point, part),
-            "confirmation",
-            f"confirmation of trial {number:03d}, {part}",
-            f"{self.session.prefix}confirm-{number:03d}-seed{part.seed} {part.environment}".rstrip(),
-            "confirmation",
-            self.session.settings.objective.stages,
-            {COLOUR: trial_colour(number), "pfl_ops.confirms": f"trial-{number:03d}", **_tags(part)},
+            purpose="confirmation",
+            label=f"confirmation of trial {number:03d}, {part}",
+            name=f"{self.session.prefix}confirm-{number:03d}-seed{part.seed} {part.environment}".rstrip(),
+            mark="confirmation",
+            stages=self.session.settings.objective.stages,
+            tags={COLOUR: trial_colour(number), "pfl_ops.confirms": f"trial-{number:03d}", **_tags(part)},
         )
 
     def baseline(self, part: TrialPart) -> ChildRun:
@@ -157,12 +157,12 @@ class Children:
         return ChildRun(
             self.session,
             baseline(self._experiment({}, part)),
-            "baseline",
-            f"FedAvg in {part}",
-            f"{self.session.prefix}baseline-seed{part.seed} {part.environment}",
-            "baseline",
-            baseline_objective(self.session.settings.objective).stages,
-            {"pfl_ops.baseline": BASELINE, **_tags(part)},
+            purpose="baseline",
+            label=f"FedAvg in {part}",
+            name=f"{self.session.prefix}baseline-seed{part.seed} {part.environment}",
+            mark="baseline",
+            stages=baseline_objective(self.session.settings.objective).stages,
+            tags={"pfl_ops.baseline": BASELINE, **_tags(part)},
         )
 
     def forget(self, point: Point) -> None:

@@ -62,13 +62,15 @@ def reproduce(
         StudyInterrupted: Ctrl-C; the same call goes on.
     """
     asked = ResourceRequest.of(cpus_per_cell, gpus_per_cell, concurrency, "cell")
-    check_request(asked, (execution or Execution()).device, address)
+    execution = execution or Execution()
+    check_request(asked, execution.device, address)
     with ExitStack() as opened:
         if dry_run and not WorkFolder.at(home).root.exists():  # an estimate leaves none behind
             home = opened.enter_context(scratch())
         store = opened.enter_context(Store.open(home, tracking_uri, offline=True))
-        reproduction = Reproduction(plan, store, data_dir, execution or Execution(), asked, address, on_suite, on_event)
-        reproduction.hours, reproduction.kept = hours, kept or {}
+        reproduction = Reproduction(
+            plan, store, data_dir, execution, asked, address, on_suite, on_event, kept=kept or {}, hours=hours
+        )
         try:
             missing = reproduction.missing()
             if hours is not None:
@@ -76,7 +78,7 @@ def reproduce(
             further = [] if missing or hours is None else reproduction.more()
             takes = FURTHER if further else ""
             if missing:
-                takes = _estimate(missing, plan.scale, asked, reproduction.execution, data_dir)
+                takes = _estimate(missing, plan.scale, asked, execution, data_dir)
             reproduction.tell("begin", text=takes)
             if dry_run:
                 return []

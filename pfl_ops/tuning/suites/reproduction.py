@@ -295,28 +295,25 @@ class Reproduction:
         while True:
             parts = {part.suite.name: part for part in self.plan.parts}
             several = [(one, part) for part in parts.values() for one in self._open(part)]
-            read = False
             for one, part in sorted(several, key=lambda pair: pair[0].cost):
                 wanted = [(cell, i) for cell, i in one.seeds() if i >= len(part.jobs[cell])]
-                if not wanted:
-                    continue
-                number = wanted[0][1]
-                new = [part.repetition(cell, i, self.data_dir) for cell, i in wanted if i == number]
-                for job in new:
-                    parts[part.suite.name] = parts[part.suite.name].with_job(job)
-                    self._look_up(job)
-                self.plan = replace(self.plan, parts=tuple(parts.values()))
-                over = {*self.failures, *self.begun}
-                new = [job for job in new if self._known(job) is None and job.digest not in over]
-                if new:
-                    self.wanted += len(new)
-                    self.begun |= {job.digest for job in new}
-                    self.claim = one
-                    return new
-                read = True
-                break
-            if not read:
+                if wanted:
+                    break
+            else:
                 return []
+            number = wanted[0][1]
+            new = [part.repetition(cell, i, self.data_dir) for cell, i in wanted if i == number]
+            for job in new:
+                parts[part.suite.name] = parts[part.suite.name].with_job(job)
+                self._look_up(job)
+            self.plan = replace(self.plan, parts=tuple(parts.values()))
+            over = {*self.failures, *self.begun}
+            new = [job for job in new if self._known(job) is None and job.digest not in over]
+            if new:
+                self.wanted += len(new)
+                self.begun |= {job.digest for job in new}
+                self.claim = one
+                return new
 
     def announce(self) -> None:
         """Tell the claim that got the last seeds, unless it was told last."""
