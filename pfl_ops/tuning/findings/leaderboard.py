@@ -15,17 +15,16 @@ from pfl_ops.federation.state.checkpoint import Record
 from pfl_ops.results import BYTES, SECONDS
 from pfl_ops.statistics import Difference, mean_std
 from pfl_ops.tracking.runs.run import now
+from pfl_ops.tuning.findings.study import Study
 from pfl_ops.tuning.session.begin import PreparedStudy
 from pfl_ops.tuning.studies.study_storage import StudyStorage, point_of
 from pfl_ops.units import exact, part_of, with_unit
 
 if TYPE_CHECKING:
     from pfl_ops.results import Result
-    from pfl_ops.tuning.findings.study import Study
 
 VIEWS = {"local": "local/mean", "global": "global/mean", "worst": "local/worst"}
 """Columns -> keys of a stage."""
-SAMPLED = "Acc(G) is from a sample of the validation data; all: evaluation.subset=none"
 
 
 @dataclass(frozen=True)
@@ -38,7 +37,7 @@ class MethodStudy:
 
     plan: PreparedStudy
     study_storage: StudyStorage
-    study: "Study | None" = None
+    study: Study | None = None
     error: str = ""
 
     @property

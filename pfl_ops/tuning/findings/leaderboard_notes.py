@@ -8,7 +8,6 @@ from pfl_ops.comparison import TEST_SEEDS, TESTS, Test
 from pfl_ops.display import tables
 from pfl_ops.errors import sentence
 from pfl_ops.tuning.findings.leaderboard import (
-    SAMPLED,
     VIEWS,
     MethodStudy,
     choice_changed,
@@ -18,6 +17,7 @@ from pfl_ops.tuning.findings.leaderboard import (
     same_clients,
     settings_text,
 )
+from pfl_ops.tuning.findings.study import SAMPLED
 from pfl_ops.units import deviation, with_unit
 
 

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import pandas as pd
 
@@ -10,12 +9,10 @@ from pfl_ops import statistics
 from pfl_ops.errors import count, sentence
 from pfl_ops.tracking import Run
 from pfl_ops.tracking.descriptions import notes, questions
+from pfl_ops.tuning.findings.study import Study
 from pfl_ops.tuning.session.begin import PreparedStudy
 from pfl_ops.tuning.studies.objective import Objective
 from pfl_ops.units import part_of
-
-if TYPE_CHECKING:
-    from pfl_ops.tuning.findings.study import Study
 
 
 def begin(parent: Run, plan: PreparedStudy, shared: bool) -> None:
@@ -46,7 +43,7 @@ def trials_view(method: str, shared: bool) -> str:
     return questions.trials_key(method if shared else "")
 
 
-def end(parent: Run, study: "Study", view: str) -> None:
+def end(parent: Run, study: Study, view: str) -> None:
     """Show the choice and its quality: a description, and metrics beside those of other studies.
 
     Args:

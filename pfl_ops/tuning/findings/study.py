@@ -10,7 +10,6 @@ from pfl_ops.config.experiment import Experiment
 from pfl_ops.errors import PflOpsError, count
 from pfl_ops.metrics import summands
 from pfl_ops.spaces import Point
-from pfl_ops.tuning.findings import leaderboard
 from pfl_ops.tuning.findings.pictures import Pictures
 from pfl_ops.tuning.session.confirm import Confirmation
 from pfl_ops.tuning.studies.objective import Mode, Objective, distances_to_ideal
@@ -21,6 +20,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from pfl_ops.runs import Result
+
+SAMPLED = "Acc(G) is from a sample of the validation data; all: evaluation.subset=none"
 
 
 @dataclass(frozen=True)
@@ -219,7 +220,7 @@ class Study:
             confirmed = self.confirmation
             mean = confirmed.standard_error if confirmed else None
             new = f", of the mean over new seeds {deviation(mean, confirmed.metric)}" if confirmed and mean else ""
-            told.append(f"standard error of the evaluation {' and '.join(errors)}{new} ({leaderboard.SAMPLED})")
+            told.append(f"standard error of the evaluation {' and '.join(errors)}{new} ({SAMPLED})")
         return f"noise of trial {self.trial:03d}'s value: {'; '.join(told)}" if told else ""
 
     @property
