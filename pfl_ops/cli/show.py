@@ -3,22 +3,19 @@
 import ast
 import importlib.util
 import inspect
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 from rich.text import Text
 
 from pfl_ops.cli.names import KINDS, known, registry_of
 from pfl_ops.cli.output import out, say
+from pfl_ops.cli.settings_table import ShownRow, rows_of, settings_rows, value_text
 from pfl_ops.errors import unknown
-from pfl_ops.units import exact
 
 if TYPE_CHECKING:
-    from pfl_ops.config.fields import AllowedValues
-    from pfl_ops.section import Section
     from pfl_ops.spaces import Space
 
 
@@ -137,53 +134,6 @@ def _show_section(kind: str, name: str) -> None:
         say(out(), f"Without effect if every client takes part: {', '.join(ignored)}")
 
 
-class ShownRow(NamedTuple):
-    """A setting as `show` prints it; `when`: the kind that has it, or nothing."""
-
-    path: str
-    symbol: str
-    default: str
-    allowed: "AllowedValues | str"
-    when: str
-    meaning: str
-
-
-def rows_of(
-    section: type["Section"], prefix: str, when: str = "", skip: frozenset[str] = frozenset()
-) -> Iterator[ShownRow]:
-    """Every setting of a section, those of each of its kinds included.
-
-    Args:
-        section: the class.
-        prefix: put before each path, with its dot.
-        when: the kind that `section` is.
-        skip: fields that are not shown.
-    """
-    from pydantic_core import PydanticUndefined
-
-    from pfl_ops.config.fields import AllowedValues, Kinds, node
-
-    for name, info in section.model_fields.items():
-        path, inside = f"{prefix}{name}", node(info)
-        default = info.get_default(call_default_factory=True)
-        if name in skip or path in ("model.name", "partition.kind"):
-            continue
-        if inside is None:
-            shown = value_text(list(default) if isinstance(default, tuple) else default)
-            shown = "needed" if default is PydanticUndefined else shown
-            yield ShownRow(path, info.title or "", shown, AllowedValues.of(info), when, info.description or "")
-        elif isinstance(inside, Kinds):
-            kinds = AllowedValues("choice", choices=tuple(inside.names()))
-            tag, default = f"{path}.{inside.tag}", inside.default or "needed"
-            yield ShownRow(tag, info.title or "", default, kinds, when, info.description or "")
-            first = inside.get(inside.names()[0])
-            yield from rows_of(first, f"{path}.", when, frozenset(first.model_fields) - inside.shared)
-            for kind in inside.names():
-                yield from rows_of(inside.get(kind), f"{path}.", kind, inside.shared | {inside.tag})
-        else:
-            yield from rows_of(inside, f"{path}.", when)
-
-
 def _settings_table(rows: list[ShownRow]) -> Table:
     kinds = any(row.when for row in rows)
     table = Table(box=None, pad_edge=False)
@@ -197,21 +147,10 @@ def _settings_table(rows: list[ShownRow]) -> Table:
 
 def _show_settings(name: str = "") -> None:
     """Print the settings of every experiment, or those that `name` names."""
-    from pfl_ops.cli.settings_table import settings_rows
-
     out().print(_settings_table(settings_rows(name)))
     if not name:
         say(out(), "To change one: --set PATH=VALUE, or a file (--config). Further settings of a method, network or")
         say(out(), "partition, and the defaults that a method recommends: pfl-ops show NAME")
-
-
-def value_text(value: Any) -> str:
-    """Return a setting's value as tables show it; `...`: any value but none."""
-    if value is ...:
-        return "(set)"
-    if isinstance(value, tuple):
-        return "|".join(map(value_text, value)) or "[]"
-    return exact(value)
 
 
 def _show_space(name: str) -> None:
