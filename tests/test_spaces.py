@@ -34,13 +34,13 @@ def fliu():
 @pytest.mark.parametrize("algorithm", ALGORITHMS.builtin)
 def test_the_shipped_spaces_fit_their_methods(algorithm):
     for preset in (None, "paper"):
-        spaces.check(spaces.read(spaces.reading.SHIPPED[-1], algorithm), Experiment.of(algorithm, preset=preset))
+        spaces.check(spaces.read(spaces.finding.SHIPPED[-1], algorithm), Experiment.of(algorithm, preset=preset))
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS.builtin)
 def test_the_shipped_spaces_begin_with_the_method_as_it_is(algorithm):
     """The first trial of each is a point that somebody would have run without a tuner."""
-    assert spaces.read(spaces.reading.SHIPPED[-1], algorithm).first
+    assert spaces.read(spaces.finding.SHIPPED[-1], algorithm).first
 
 
 def test_a_point_has_what_its_conditions_ask_for_and_nothing_else(fliu):

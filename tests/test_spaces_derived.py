@@ -106,7 +106,7 @@ def test_field_that_keeps_its_default(made: Any, annotation: Any, field: Any) ->
 
 
 def test_training_is_varied_as_in_the_shipped_spaces() -> None:
-    shipped = spaces.read(spaces.reading.SHIPPED[-1], "fedavg").as_yaml()
+    shipped = spaces.read(spaces.finding.SHIPPED[-1], "fedavg").as_yaml()
     assert {path: shipped[path] for path in TRAINING} == TRAINING
 
 

@@ -15,8 +15,9 @@ ranges, of which `when` leaves one at most. A method without a file has the spac
 
 from pfl_ops.spaces.checking import check, hold
 from pfl_ops.spaces.ends import at_ends
+from pfl_ops.spaces.finding import COMMON, find, names, read, read_common
 from pfl_ops.spaces.grid import Axes, grid_points, grid_space
-from pfl_ops.spaces.reading import COMMON, find, from_dict, names, parse, read, read_common
+from pfl_ops.spaces.reading import from_dict, parse
 from pfl_ops.spaces.shared import MethodSpace, in_unit_of, restrictions, share
 from pfl_ops.spaces.space import Parameter, Point, Space, SpaceError, decoded
 
