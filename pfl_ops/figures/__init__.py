@@ -17,7 +17,7 @@ number.
     studies        trials: history, pareto
     files          save, to_svg, to_png
     adaptive       to_adaptive_svg: one drawing for light and dark pages
-    inline         the class of all figures, which a notebook shows
+    canvas         empty figures; inline: their class, which a notebook shows
     style, looks   themes; colours by name
     swatches       swatch: a name's line and marker, for a legend in HTML
     bands          mean and spread of repetitions

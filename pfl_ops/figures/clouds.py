@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from pfl_ops import metrics
 from pfl_ops.errors import PflOpsError
-from pfl_ops.figures import style
+from pfl_ops.figures import canvas, style
 from pfl_ops.figures.bands import moments, numbers, repetitions
 from pfl_ops.figures.labels import place_labels
 from pfl_ops.figures.looks import Look, looks
@@ -61,7 +61,7 @@ def scatter(
     means = np.array([mean for mean, _ in found.values()])
     unbeaten = metrics.pareto(means) & front
     with style.style():
-        figure, axes = style.single(6.6, 5.0)
+        figure, axes = canvas.single(6.6, 5.0)
         for (name, (mean, std)), ahead in zip(found.items(), unbeaten, strict=True):
             look, cloud = seen[name], clouds[name]
             if len(cloud) > 1:
@@ -83,7 +83,7 @@ def scatter(
             note = repetitions({"": (min(counts), max(counts))})[0]
         remark(axes, note)
         line = _draw_front(axes, means[unbeaten]) if front else None
-        style.headline(figure, title)
+        canvas.headline(figure, title)
         if not legend:
             return figure
         if line:
@@ -111,7 +111,7 @@ def distributions(
         raise PflOpsError("there is nothing to draw: no values were given")
     seen = looks(found)
     with style.style():
-        figure, axes = style.single(7.2, 0.85 + 0.42 * len(found))
+        figure, axes = canvas.single(7.2, 0.85 + 0.42 * len(found))
         for i, (name, row) in enumerate(found.items()):
             _draw_row(axes, i, name, row, seen[name])
         axes.set_ylim(len(found) - 0.4, -0.6)
@@ -145,7 +145,9 @@ def strip(
     row = _row("a row", values)
     look = looks([""])[""]
     with style.style():
-        figure, axes = style.framed(5.2, 0.34 + 0.22 * ticks, left=0.2, right=0.3, top=0.02, bottom=0.04 + 0.22 * ticks)
+        figure, axes = canvas.framed(
+            5.2, 0.34 + 0.22 * ticks, left=0.2, right=0.3, top=0.02, bottom=0.04 + 0.22 * ticks
+        )
         _draw_row(axes, 0, "", row, look)
         axes.set_ylim(0.6, -0.6)
         axes.set_yticks([])

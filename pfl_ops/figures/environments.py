@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from pfl_ops.errors import PflOpsError
-from pfl_ops.figures import style
+from pfl_ops.figures import canvas, style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -47,7 +47,7 @@ def partition(table: ArrayLike, classes: Sequence[str] | None = None, title: str
         from matplotlib.collections import PolyCollection
         from matplotlib.ticker import MaxNLocator
 
-        figure, axes = style.single(7.2, height + 1.15)
+        figure, axes = canvas.single(7.2, height + 1.15)
         colours = _class_colours(n_classes)
         gap = 0.18 if n_clients <= 50 else 0.12 if n_clients <= 200 else 0.0
         boxes, box_classes = _bars(counts, gap)
@@ -82,7 +82,7 @@ def partition(table: ArrayLike, classes: Sequence[str] | None = None, title: str
         axes.set_yticks(_client_ticks(n_clients))
         axes.set(xlabel="samples", ylabel="client")
         _class_key(figure, axes, names, colours)
-        style.headline(figure, title)
+        canvas.headline(figure, title)
     return figure
 
 
@@ -99,19 +99,19 @@ def _summary(counts: NDArray[Any], title: str | None) -> Figure:
     share = 100 * counts.max(axis=1)[samples > 0] / samples[samples > 0]
     shades = style.current()
     with style.style():
-        figure = style.blank(7.6, 3.4)
+        figure = canvas.blank(7.6, 3.4)
         for axes, values, label, colour in zip(
             figure.subplots(1, 2), (samples, share), ("samples", "largest class, % of samples"), shades.palette,
             strict=False,
         ):  # fmt: skip
-            style.fix_ticks(axes)
+            canvas.fix_ticks(axes)
             at = np.linspace(0, 1, QUANTILES)
             axes.plot(100 * at, np.quantile(values, at) if len(values) else np.zeros(QUANTILES), color=colour)
             axes.set_xlim(0, 100)
             axes.set_ylim(bottom=0)
             axes.yaxis.set_major_formatter("{x:,.0f}")
             axes.set(xlabel=f"{len(counts):,} clients, from least to most (%)", ylabel=label)
-        style.headline(figure, title)
+        canvas.headline(figure, title)
     return figure
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from pfl_ops.errors import PflOpsError
-from pfl_ops.figures import style
+from pfl_ops.figures import canvas, style
 from pfl_ops.figures.bands import moments, numbers, repetitions
 from pfl_ops.figures.looks import looks
 from pfl_ops.figures.parts import key_below, percent_axis, remark
@@ -50,7 +50,7 @@ def bars(
         from matplotlib.patches import Patch
 
         inches = float(np.clip(1.4 + len(values) * (0.5 + 0.2 * len(names)), 4.2, 11.0))
-        figure, axes = style.single(inches, 3.9)
+        figure, axes = canvas.single(inches, 3.9)
         for j, name in enumerate(names):
             places = np.arange(len(values)) + (j - (len(names) - 1) / 2) * width
             look = seen[name]
@@ -114,7 +114,7 @@ def heat(
         from matplotlib.colors import LinearSegmentedColormap
 
         width = float(np.clip(2.1 + 0.72 * len(columns), 3.6, 11.0))
-        figure, axes = style.single(width, float(np.clip(1.3 + 0.42 * len(rows), 2.2, 11.0)))
+        figure, axes = canvas.single(width, float(np.clip(1.3 + 0.42 * len(rows), 2.2, 11.0)))
         picture = axes.imshow(
             np.ma.masked_invalid(cells),
             cmap=LinearSegmentedColormap.from_list("ramp", shades.ramp),
@@ -139,7 +139,7 @@ def heat(
         axes.spines[:].set_visible(False)
         axes.set(xlabel=xlabel, ylabel=ylabel)
         bar = figure.colorbar(picture, ax=axes, fraction=0.05, pad=0.02)
-        style.fix_ticks(bar.ax)
+        canvas.fix_ticks(bar.ax)
         bar.ax.grid(False)
         bar.outline.set_visible(False)
         bar.set_label(label)

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from pfl_ops.errors import PflOpsError
-from pfl_ops.figures import style
+from pfl_ops.figures import canvas, style
 from pfl_ops.figures.looks import shared_dashes
 from pfl_ops.figures.parts import beside, percent_axis, whole_numbers
 
@@ -42,7 +42,7 @@ def curves(records: Records, title: str | None = None) -> Figure:
     split = _split({name for _, values in records for name in values})
     shades = stage_colours()
     with style.style():
-        figure, panels = style.percent_panels(8.4, 3.5, title, top=0.3)
+        figure, panels = canvas.percent_panels(8.4, 3.5, title, top=0.3)
         shown: dict[str, Any] = {}
         banded = False
         for axes, view, label in zip(panels, ("local", "global"), VIEWS, strict=True):
@@ -91,7 +91,7 @@ def clients(accuracies: Mapping[str, ArrayLike], title: str | None = None, ylabe
     if not present:
         raise PflOpsError("there is no client with an accuracy to draw")
     with style.style():
-        figure, (left, right) = style.percent_panels(7.6, 3.7, title, top=0.12, width_ratios=[2.6, 1])
+        figure, (left, right) = canvas.percent_panels(7.6, 3.7, title, top=0.12, width_ratios=[2.6, 1])
         shades = stage_colours()
         most = max(map(len, present.values()))
         ranked = {

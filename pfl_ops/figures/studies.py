@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from pfl_ops import metrics
-from pfl_ops.figures import style
+from pfl_ops.figures import canvas, style
 from pfl_ops.figures.onerun import VIEWS, stage_colours
 from pfl_ops.figures.parts import percent_axis, whole_numbers
 from pfl_ops.units import PERCENT, heading, unit_of
@@ -39,7 +39,7 @@ def pareto(
     front = metrics.pareto(table)
     shades, (first, second, _) = style.current(), stage_colours().values()
     with style.style():
-        figure, axes = style.single(5.4, 4.6)
+        figure, axes = canvas.single(5.4, 4.6)
         rest = ~front & ~np.isnan(table).any(axis=1)
         axes.scatter(table[rest, 0], table[rest, 1], s=20, color=shades.rest, linewidths=0, label="beaten by another")
         order = np.flatnonzero(front)
@@ -59,7 +59,7 @@ def pareto(
                 percent_axis(axes, axis)
         axes.set(xlabel=names[0], ylabel=names[1])
         figure.legend(loc="outside lower center", ncols=3, handletextpad=0.3)
-        style.headline(figure, title)
+        canvas.headline(figure, title)
     return figure
 
 
@@ -84,7 +84,7 @@ def history(
     done = (kinds == "complete") & ~np.isnan(y)
     shades, (first, second, _) = style.current(), stage_colours().values()
     with style.style():
-        figure, axes = style.single(6.6, 3.4)
+        figure, axes = canvas.single(6.6, 3.4)
         x = np.arange(len(y))
         pruned = (kinds == "pruned") & ~np.isnan(y)
         lost = ~done & ~pruned
@@ -111,5 +111,5 @@ def history(
         axes.margins(y=0.1)
         axes.set(xlabel="trial", ylabel=heading(metric))
         figure.legend(loc="outside lower center", ncols=4, handletextpad=0.5)
-        style.headline(figure, title)
+        canvas.headline(figure, title)
     return figure

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from pfl_ops.errors import PflOpsError
-from pfl_ops.figures import style
+from pfl_ops.figures import canvas, style
 from pfl_ops.figures.bands import Band, Summary, repetitions, summaries
 from pfl_ops.figures.labels import LineEnd, end_labels
 from pfl_ops.figures.looks import Look, looks, shared_dashes
@@ -52,7 +52,7 @@ def lines(
     seen = looks(found, colours)
     with style.style():
         note, names = repetitions({name: one.counts for name, one in found.items()})
-        figure, axes = style.single(_width(names.values()), _height(len(found)))
+        figure, axes = canvas.single(_width(names.values()), _height(len(found)))
         _draw_lines(axes, found, seen, marks=marks)
         if percent:
             _as_shares(axes, [found])
@@ -60,7 +60,7 @@ def lines(
         axes.set(xlabel=xlabel, ylabel=ylabel)
         remark(axes, note)
         _draw_target(axes, target)
-        style.headline(figure, title)
+        canvas.headline(figure, title)
         _name_lines(figure, axes, found, seen, names, target, percent)
     return figure
 
@@ -96,10 +96,10 @@ def panels(
     with style.style():
         titles = {panel: wrapped(panel, 38) for panel in found}
         higher = 0.17 * max(title.count("\n") for title in titles.values())
-        figure = style.blank(max(5.2, 3.1 * across + 0.5), (2.5 + higher) * down + 0.4)
+        figure = canvas.blank(max(5.2, 3.1 * across + 0.5), (2.5 + higher) * down + 0.4)
         places = figure.subplots(down, across, sharey=share_y, squeeze=False).ravel().tolist()
         for axes, (panel, series) in zip(places, found.items(), strict=False):
-            style.fix_ticks(axes)
+            canvas.fix_ticks(axes)
             _draw_lines(axes, series, seen, most=6, marks=(marks or {}).get(panel))
             whole_numbers(axes, 6)
             axes.set_title(titles[panel])
@@ -115,7 +115,7 @@ def panels(
         drawn = [one for series in found.values() for one in series.values()]
         note = repetitions({"": (min(one.least for one in drawn), max(one.n for one in drawn))})[0]
         key_below(figure, [_handle(look) for look in seen.values()], list(seen), note)
-        style.headline(figure, title)
+        canvas.headline(figure, title)
     return figure
 
 
@@ -136,7 +136,7 @@ def panel(
     """
     found = summaries(series)
     with style.style():
-        figure, axes = style.framed(*size, left=0.56, right=0.12, top=0.1, bottom=0.44)
+        figure, axes = canvas.framed(*size, left=0.56, right=0.12, top=0.1, bottom=0.44)
         _draw_lines(axes, found, looks(found, colours), most=6)
         if percent:
             _as_shares(axes, [found])
@@ -170,7 +170,7 @@ def over(
     settings = np.unique(np.concatenate([one.x for one in found.values()]))
     with style.style():
         note, names = repetitions({name: one.counts for name, one in found.items()})
-        figure, axes = style.single(_width(names.values()), _height(len(found)))
+        figure, axes = canvas.single(_width(names.values()), _height(len(found)))
         dashes = _dashes(found)
         for name, one in found.items():
             look = seen[name]
@@ -190,7 +190,7 @@ def over(
             _as_shares(axes, [found])
         axes.set(xlabel=xlabel, ylabel=ylabel)
         remark(axes, note)
-        style.headline(figure, title)
+        canvas.headline(figure, title)
         _name_lines(figure, axes, found, seen, names)
     return figure
 

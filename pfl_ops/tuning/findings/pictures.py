@@ -122,18 +122,18 @@ class Pictures:
         return self._bars("ped_anova", "PED-ANOVA, of the best tenth")
 
     def _bars(self, kind: str, title: str) -> "Figure":
-        from pfl_ops.figures import style
+        from pfl_ops.figures import canvas, style
 
         shares = sorted(self._shares(kind).items(), key=lambda pair: pair[1])
         with style.style():
-            figure, axes = style.single(6.4, 1.1 + 0.36 * len(shares))
+            figure, axes = canvas.single(6.4, 1.1 + 0.36 * len(shares))
             bars = axes.barh([name for name, _ in shares], [share for _, share in shares], color=style.current().rest)
             axes.bar_label(bars, [f"{share:.2f}" for _, share in shares], padding=3)
             axes.set_xlim(0, 1.12 * max((share for _, share in shares), default=1.0) or 1.0)
             rest = [name for name in self.varied if name not in dict(shares)]
             axes.set_xlabel(f"importance ({title}), {len(self.complete)} complete trials")
             if rest:
-                style.headline(figure, fill(f"Not in all trials, so without: {', '.join(rest)}", LINE))
+                canvas.headline(figure, fill(f"Not in all trials, so without: {', '.join(rest)}", LINE))
         return figure
 
     def _slice(self, plots: Any) -> "Figure":
