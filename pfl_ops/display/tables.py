@@ -400,9 +400,6 @@ def part(row: Mapping[Any, Any], view: str = "") -> str:
     return part_of(row[f"n_{view}" if view else "n"], row["test_runs"])
 
 
-COSTS_TOLD = {"trials": "trials", "samples": "samples", "sent_bytes": "sent bytes", "seconds": "seconds"}
-
-
 def equal_cost(costs: "pd.DataFrame", metric: str) -> TableRows:
     """Return the methods' best validation scores at equal cost, a row a method, a column for each kind of cost.
 
@@ -410,7 +407,7 @@ def equal_cost(costs: "pd.DataFrame", metric: str) -> TableRows:
         costs: `Benchmark.costs`. metric: validation key.
     """
     kinds = {str(cost): part.set_index("method") for cost, part in costs.groupby("cost", sort=False)}
-    heads = [f"equal {COSTS_TOLD[cost]}: {_amount(cost, part['budget'].iloc[0])}" for cost, part in kinds.items()]
+    heads = [f"equal {cost.replace('_', ' ')}: {_amount(cost, part['budget'].iloc[0])}" for cost, part in kinds.items()]
     rows = tuple(
         (method, *(_at_equal_cost(part.loc[method].to_dict(), metric) for part in kinds.values()))
         for method in dict.fromkeys(costs["method"])

@@ -119,7 +119,7 @@ class JobProcess(tune.Trainable):
     def _count(self, metrics: Mapping[str, float]) -> None:
         """Add the cost of a round."""
         self.samples += samples_seen(metrics)
-        self.sent_bytes += sum(metrics.get(f"cost/{way}_bytes", 0.0) for way in ("up", "down"))
+        self.sent_bytes += bytes_sent(metrics)
 
     def _expect(self, record: Record) -> None:
         """Fail at the first full evaluation without the objective rather than after the last round."""
@@ -157,3 +157,8 @@ class JobProcess(tune.Trainable):
 def samples_seen(values: Mapping[str, float]) -> int:
     """Samples on which gradients were taken in a round, each time counted."""
     return round(values.get("cost/samples_per_second", 0.0) * values.get("cost/train_seconds", 0.0))
+
+
+def bytes_sent(values: Mapping[str, float]) -> float:
+    """Bytes that all clients sent and received in a round."""
+    return sum(values.get(f"cost/{way}_bytes", 0.0) for way in ("up", "down"))

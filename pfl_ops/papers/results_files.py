@@ -141,10 +141,14 @@ def _rows(
             }
 
 
+def _units(suite: Suite) -> dict[str, float]:
+    """Return the unit of each number of a row, by its key."""
+    return {**dict.fromkeys(POOLED, 1.0), **{measure.key: measure.unit for measure in suite.measures}}
+
+
 def _numbers(suite: Suite, cell: Cell) -> dict[str, Any]:
     """Return unit, round and stages of the numbers of a cell's rows, where they are other than those of most suites."""
-    units = {**dict.fromkeys(POOLED, 1.0), **{measure.key: measure.unit for measure in suite.measures}}
-    others = {key: unit for key, unit in units.items() if unit != UNIT}
+    others = {key: unit for key, unit in _units(suite).items() if unit != UNIT}
     found = {"at": suite.at if suite.at != "final" else "", "stages": suite.stages(cell), "units": others}
     return {name: value for name, value in found.items() if value}
 
@@ -239,7 +243,7 @@ def _suite_run(
     suite: Suite, scale: ScaleName, rows: "Sequence[_Row]", changes: Changes, data_dir: str | None
 ) -> SuiteRun:
     """The rows of one file with the same changes, without those that the suite does not run so any more."""
-    units = {**dict.fromkeys(POOLED, 1.0), **{measure.key: measure.unit for measure in suite.measures}}
+    units = _units(suite)
     named = dict.fromkeys(row.cell for row in rows)
     now = {name: _setting_now(suite, name, scale, changes, data_dir) for name in named}
     numbers = {cell.name: _numbers(suite, cell) for cell in suite.cells if cell.name in named}

@@ -78,6 +78,11 @@ class SuiteRun:
     outdated: int = 0
     uncounted: int = 0
 
+    @property
+    def n_failed(self) -> int:
+        """Number of cells that have a problem or diverged repetitions, and no result."""
+        return sum(cell not in self.outcomes for cell in {**self.problems, **self.diverged})
+
     def unchanged(self, cell: Cell) -> Experiment:
         """Return the experiment of a cell at this scale, on the data that it runs on, without the user's changes."""
         return self.suite.experiment(cell, self.scale, data=self.stand_ins.get(cell.name))

@@ -126,10 +126,9 @@ def _items(run: SuiteRun) -> Iterator[tuple[str, str]]:
     theirs = f"the paper: {suite.papers_repetitions}" if suite.papers_repetitions else "the paper states none"
     yield "scale", f"{run.scale}: {setting[run.scale]}{f'. {size.note}' if size.note else ''}"
     yield "repetitions", f"{run.n} ({theirs}){f'; {run.uncounted_in_words}' if run.uncounted else ''}"
-    failed = sum(cell not in run.outcomes for cell in {**run.problems, **run.diverged})
     partly = sum(bool(lost) and cell in run.outcomes for cell, lost in run.diverged.items())
     parts = [f"{len(run.outcomes)} of {len(suite.cells)} run"]
-    parts += [f"{failed} failed"] if failed else []
+    parts += [f"{run.n_failed} failed"] if run.n_failed else []
     parts += [f"{partly} with diverged repetitions"] if partly else []
     if run.chosen is not None and len(run.chosen) < len(suite.cells):
         parts.append(f"{len(run.chosen)} chosen for this run")

@@ -71,7 +71,7 @@ class SuiteSummary:
             scale=run.scale,
             cells=len(run.outcomes),
             of=len(run.suite.cells) if run.suite.measures else 0,
-            failed=sum(cell not in run.outcomes for cell in {**run.problems, **run.diverged}),
+            failed=run.n_failed,
             paper=dict(Counter(verdicts.in_paper(run))),
             ours=dict(Counter(verdicts.in_ours(run))),
             stand_ins=sorted({data for cell, data in run.stand_ins.items() if cell in run.outcomes}),

@@ -27,7 +27,7 @@ from pfl_ops.errors import LONGEST_PATH, PflOpsError, count, echo
 from pfl_ops.federation.settings import Execution
 from pfl_ops.files import ends_whole, sync
 from pfl_ops.jobs.job import Job, SharedPaths
-from pfl_ops.jobs.process import samples_seen
+from pfl_ops.jobs.process import bytes_sent, samples_seen
 from pfl_ops.jobs.report import SAMPLES, SENT_BYTES
 from pfl_ops.jobs.resources import ResourceShare, cluster, share
 from pfl_ops.jobs.runner import JobEvent, Runner
@@ -252,7 +252,7 @@ def record_of(
     for number in sorted(records):
         values = records[number]
         samples += samples_seen(values)
-        sent += sum(values.get(f"cost/{way}_bytes", 0.0) for way in ("up", "down"))
+        sent += bytes_sent(values)
         if metric in values or number == max(records):
             scores = {key: values[key] for key in keys if key in values}
             finite = {key: float(value) for key, value in scores.items() if math.isfinite(value)}
