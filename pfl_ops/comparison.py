@@ -60,6 +60,11 @@ class Line:
         return self.runs[0].stage
 
     @property
+    def counted_runs(self) -> tuple[Result, ...]:
+        """The runs that its values are of; none if a repetition diverged."""
+        return () if self.diverged else self.runs
+
+    @property
     def stages(self) -> list[str]:
         """Those that were scored, its own first."""
         there = [s for s in metrics.STAGES if self.values(f"{s}/local/mean") or self.values(f"{s}/global/mean")]
@@ -72,7 +77,7 @@ class Line:
         """
         if at == "final" and metric in SUMMED and not self.diverged:
             return self.cost(metric)
-        each = ((run.seed, run.value(metric, at)) for run in (() if self.diverged else self.runs))
+        each = ((run.seed, run.value(metric, at)) for run in self.counted_runs)
         return {seed: value for seed, value in each if value is not None}
 
     def rounds_to(self, target: float, metric: str = TARGETED) -> dict[int, int | None]:
@@ -82,7 +87,7 @@ class Line:
             PflOpsError: no accuracy reaches the target.
         """
         check_target(target, metric)
-        curves = {run.seed: run.by_round(metric) for run in (() if self.diverged else self.runs)}
+        curves = {run.seed: run.by_round(metric) for run in self.counted_runs}
         return {seed: metrics.rounds_to(curve, target) for seed, curve in curves.items() if curve}
 
     def cost(self, *keys: str) -> Values:
@@ -92,7 +97,7 @@ class Line:
 
     def curve(self, metric: str) -> pd.DataFrame:
         """A metric over rounds, a column a seed; without columns if no run has it."""
-        curves = {run.seed: run.by_round(metric) for run in (() if self.diverged else self.runs)}
+        curves = {run.seed: run.by_round(metric) for run in self.counted_runs}
         return pd.DataFrame({seed: pd.Series(curve) for seed, curve in curves.items() if curve}).sort_index()
 
     def shared_curve(self, metric: str) -> pd.DataFrame:

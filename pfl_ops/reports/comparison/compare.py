@@ -1,6 +1,6 @@
 """Result runs side by side: repetitions as one line, in each group the best first, and how sure a difference is."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -201,14 +201,8 @@ def compare(
         _group(title, some, chosen, metric or _usual(some, at), at, test, "" if target is None else aim)
         for title, some in sorted(zip(titles, members, strict=True), key=lambda pair: pair[0])
     ]
-    told = [_smoke(chosen.smoke)] if chosen.smoke else []
-    told += [_former(chosen.former)] if chosen.former else []
-    told += [f"not finished, and left out: {_listed(chosen.unfinished)}"] if chosen.unfinished else []
-    told += [_untested(chosen.untested, trials)] if chosen.untested else []
-    told += [line for group in groups for line in _without_value(group, at)]
-    told += _diverged([line for group in groups for line in group.lines], chosen.diverged)
-    told += unread
-    return Comparison(tuple(groups), usual, at, target, aim, tuple(told), tables, place, test, with_curves)
+    remarks = (*_remarks(chosen, groups, at, trials), *unread)
+    return Comparison(tuple(groups), usual, at, target, aim, remarks, tables, place, test, with_curves)
 
 
 def _check_target(target: float, metric: str) -> None:
@@ -228,6 +222,21 @@ def _group(
     if late := [line.label for line in lines if _has_one_of(chosen.late, line)]:
         unfair.append(f"the study changed its choice after a test of a former one: {_listed(late)}")
     return Group(title, lines, metric, fair, tuple(unfair))
+
+
+def _remarks(chosen: SelectedRuns, groups: Sequence[Group], at: At, trials: bool) -> Iterator[str]:
+    """The remarks on what was left out."""
+    if chosen.smoke:
+        yield _smoke(chosen.smoke)
+    if chosen.former:
+        yield _former(chosen.former)
+    if chosen.unfinished:
+        yield f"not finished, and left out: {_listed(chosen.unfinished)}"
+    if chosen.untested:
+        yield _untested(chosen.untested, trials)
+    for group in groups:
+        yield from _without_value(group, at)
+    yield from _diverged([line for group in groups for line in group.lines], chosen.diverged)
 
 
 def _smoke(left_out: Mapping[str, int]) -> str:

@@ -1,6 +1,6 @@
 """A comparison as tables and one report. Column names and units are the same in all of them: see `numbers`."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime
 
@@ -130,68 +130,93 @@ def other_rounds(c: ComparisonData, group: Group) -> dict[str, tuple[str, At]]:
 
 def summary(c: ComparisonData) -> pd.DataFrame:
     """See `Comparison.table`."""
-    rows = []
-    for group in c.groups:
-        for line in group.lines:
-            first, test = line.runs[0], line.difference
-            row: dict[str, object] = {"group": group.title, "setting": line.label, "other settings": line.settings}
-            row |= {"method": first.method, "kind": first.kind, "state": first.state, "n": len(line.runs)}
-            row |= {"diverged seeds": len(line.diverged)}
-            row |= {"seeds": " ".join(str(run.seed) for run in line.runs), "split": first.split, "stage": line.stage}
-            columns = shown_metrics(group) | {
-                title_of(f"{stage}/{metric}"): f"{stage}/{metric}"
-                for stage in line.stages
-                if stage != line.stage
-                for metric in VIEWS.values()
-            }
-            for name, metric in columns.items():
-                row |= _moments(name, in_unit(line.values(metric, c.at), metric))
-            if test is not None:
-                factor = unit_of(group.metric).factor
-                row[difference_title(group.metric)] = test.difference * factor
-                row |= {"95 % low": None if test.low is None else test.low * factor}
-                row |= {"95 % high": None if test.high is None else test.high * factor}
-                row |= {"p": test.p, "common seeds": test.n, "p seeds": test.n_tested, "test": c.test}
-            for name, (metric, at) in other_rounds(c, group).items():
-                row |= _moments(name, in_unit(line.values(metric, at), metric))
-            if c.target is not None:
-                reached = line.rounds_to(c.target, c.target_metric)
-                there = {seed: float(value) for seed, value in reached.items() if value is not None}
-                row |= _moments(target_title(c.target_metric, c.target), there) | {"reached": len(there)}
-            for name, cost in TRAFFIC.items():
-                row |= _moments(name, {seed: value / MIB for seed, value in line.cost(cost).items()})
-            row |= _moments(SECONDS, line.cost("cost/train_seconds"))
-            rows.append(row)
-    return pd.DataFrame(rows)
+    return pd.DataFrame([_line_row(c, group, line) for group in c.groups for line in group.lines])
+
+
+def _line_row(c: ComparisonData, group: Group, line: Line) -> dict[str, object]:
+    """The row of a line in `Comparison.table`."""
+    first, test = line.runs[0], line.difference
+    row: dict[str, object] = {
+        "group": group.title,
+        "setting": line.label,
+        "other settings": line.settings,
+        "method": first.method,
+        "kind": first.kind,
+        "state": first.state,
+        "n": len(line.runs),
+        "diverged seeds": len(line.diverged),
+        "seeds": " ".join(str(run.seed) for run in line.runs),
+        "split": first.split,
+        "stage": line.stage,
+    }
+    columns = shown_metrics(group) | {
+        title_of(f"{stage}/{metric}"): f"{stage}/{metric}"
+        for stage in line.stages
+        if stage != line.stage
+        for metric in VIEWS.values()
+    }
+    for name, metric in columns.items():
+        row |= _moments(name, in_unit(line.values(metric, c.at), metric))
+    if test is not None:
+        factor = unit_of(group.metric).factor
+        row |= {
+            difference_title(group.metric): test.difference * factor,
+            "95 % low": None if test.low is None else test.low * factor,
+            "95 % high": None if test.high is None else test.high * factor,
+            "p": test.p,
+            "common seeds": test.n,
+            "p seeds": test.n_tested,
+            "test": c.test,
+        }
+    for name, (metric, at) in other_rounds(c, group).items():
+        row |= _moments(name, in_unit(line.values(metric, at), metric))
+    if c.target is not None:
+        reached = line.rounds_to(c.target, c.target_metric)
+        there = {seed: float(value) for seed, value in reached.items() if value is not None}
+        row |= _moments(target_title(c.target_metric, c.target), there) | {"reached": len(there)}
+    for name, cost in TRAFFIC.items():
+        row |= _moments(name, {seed: value / MIB for seed, value in line.cost(cost).items()})
+    return row | _moments(SECONDS, line.cost("cost/train_seconds"))
 
 
 def by_run(c: ComparisonData) -> pd.DataFrame:
     """See `Comparison.runs`."""
-    rows = []
-    for group in c.groups:
-        for line in group.lines:
-            reached = line.rounds_to(c.target, c.target_metric) if c.target is not None else {}
-            costs = {name: line.cost(key) for name, key in TRAFFIC.items()}
-            seconds = line.cost("cost/train_seconds")
-            for run in line.runs:
-                s = run.seed
-                row: dict[str, object] = {"run_id": run.run_id, "name": run.name, "experiment": run.place}
-                row |= {"study": run.study, "kind": run.kind, "state": run.state, "group": group.title}
-                row |= {"setting": line.label, "method": run.method, "seed": s, "group_hash": run.group}
-                row |= {"diverged seeds": len(line.diverged)}
-                row |= {"split": run.split, "stage": run.stage}
-                for name, metric in shown_metrics(group).items():
-                    row[name] = in_unit(line.values(metric, c.at), metric).get(s)
-                for name, (metric, at) in other_rounds(c, group).items():
-                    row[name] = in_unit(line.values(metric, at), metric).get(s)
-                if c.target is not None:
-                    row[target_title(c.target_metric, c.target)] = reached.get(s)
-                row |= {name: values[s] / MIB if s in values else None for name, values in costs.items()}
-                row[SECONDS] = seconds.get(s)
-                keys = (key for key in sorted(run.metrics) if key.startswith(("final/", "best/", "reached/")))
-                row |= {key: run.metrics[key] for key in keys}
-                rows.append(row | {f"param {path}": run.params[path] for path in sorted(run.params)})
-    return pd.DataFrame(rows)
+    return pd.DataFrame([row for group in c.groups for line in group.lines for row in _run_rows(c, group, line)])
+
+
+def _run_rows(c: ComparisonData, group: Group, line: Line) -> Iterator[dict[str, object]]:
+    """The rows of the runs of a line in `Comparison.runs`."""
+    columns = {name: (metric, c.at) for name, metric in shown_metrics(group).items()} | other_rounds(c, group)
+    values = {name: in_unit(line.values(metric, at), metric) for name, (metric, at) in columns.items()}
+    reached = line.rounds_to(c.target, c.target_metric) if c.target is not None else {}
+    costs = {name: line.cost(key) for name, key in TRAFFIC.items()}
+    seconds = line.cost("cost/train_seconds")
+    for run in line.runs:
+        s = run.seed
+        row: dict[str, object] = {
+            "run_id": run.run_id,
+            "name": run.name,
+            "experiment": run.place,
+            "study": run.study,
+            "kind": run.kind,
+            "state": run.state,
+            "group": group.title,
+            "setting": line.label,
+            "method": run.method,
+            "seed": s,
+            "group_hash": run.group,
+            "diverged seeds": len(line.diverged),
+            "split": run.split,
+            "stage": run.stage,
+        }
+        row |= {name: by_seed.get(s) for name, by_seed in values.items()}
+        if c.target is not None:
+            row[target_title(c.target_metric, c.target)] = reached.get(s)
+        row |= {name: by_seed[s] / MIB if s in by_seed else None for name, by_seed in costs.items()}
+        row[SECONDS] = seconds.get(s)
+        keys = (key for key in sorted(run.metrics) if key.startswith(("final/", "best/", "reached/")))
+        row |= {key: run.metrics[key] for key in keys}
+        yield row | {f"param {path}": run.params[path] for path in sorted(run.params)}
 
 
 def _moments(name: str, values: Mapping[int, float]) -> dict[str, float | None]:

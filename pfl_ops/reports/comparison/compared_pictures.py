@@ -241,7 +241,6 @@ def _cloud(line: Line, c: ComparisonData) -> np.ndarray:
 
 def _by_client(line: Line, tables: Mapping[str, pd.DataFrame]) -> np.ndarray:
     """Local accuracy of every client in every repetition, in the line's stage; none of a line with diverged seeds."""
-    runs = () if line.diverged else line.runs
-    there = [tables[str(run.run_id)] for run in runs if run.run_id in tables]
+    there = [tables[str(run.run_id)] for run in line.counted_runs if run.run_id in tables]
     parts = [table.loc[table["stage"] == line.stage, "local"].to_numpy(dtype=float) for table in there]
     return np.concatenate(parts) if parts else np.array([])
