@@ -254,7 +254,7 @@ def present(experiment: Experiment, simulation: "Simulation", tracked: "Run", ki
     from pfl_ops.tracking.descriptions import notes, questions
 
     keys = {key for record in simulation.records for key in record.metrics} | simulation.final.keys()
-    view = questions.methods(kind, experiment.evaluation.split, keys)
+    view = questions.methods(kind, keys)
     note = notes.comparison(f"{experiment.data.label}, {experiment.partition.kind}") if kind == "run" else ""
     tracked.present(note=note, views=[view])
     tracked.note(notes.run(view.key))

@@ -95,7 +95,7 @@ def store(tmp_path, furnish):
 def test_an_experiment_is_described_once(store, tmp_path):
     assert newest_pages(str(tmp_path / "elsewhere")) == []
     run = store.run("digits", "a", identity="a")
-    run.present(note="what it is", views=[questions.methods("run", "test", ["score/acc"])])
+    run.present(note="what it is", views=[questions.methods("run", ["score/acc"])])
     run.finish()
     run = store.run("digits", "b", identity="b")
     run.present(note="another", views=[])
@@ -120,7 +120,7 @@ def test_short_addresses_lead_to_charts_and_runs(store):
         assert found[method] == run.page(f"trials-{method}" if shared else "trials")
     assert len(set(found.values())) == 3
     single = store.run("digits lsqs", "a", identity="a")
-    single.present(views=[questions.methods("run", "test", ["score/acc"])])
+    single.present(views=[questions.methods("run", ["score/acc"])])
     plain = store.run("plain", "b", identity="b")
     store.deliver()
     assert find_page(client, "experiment", "digits lsqs") == single.page("methods")
@@ -199,7 +199,7 @@ def test_the_curves_that_matter_come_first(store):
     assert list(found.data.metrics)[: len(first)] == first
     assert store.history(run.run_id, first).index.tolist() == [0, 1, 2]
     for shown in (
-        questions.methods("run", "test", keys),
+        questions.methods("run", keys),
         questions.trials("s", ["test/L1/acc"], ["max"], [], [], ["L1"])[0],
     ):
         lines = [chart.metrics[0] for chart in dict(shown.sections)["Over rounds"]]

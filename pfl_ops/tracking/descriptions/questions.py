@@ -22,12 +22,11 @@ def methods_key(kind: str) -> str:
     return "tests" if kind == "final" else "methods"
 
 
-def methods(kind: str, split: Split, known: Collection[str]) -> View:
+def methods(kind: str, known: Collection[str]) -> View:
     """The best method, its lead and settings: runs of one method and settings are one row and one line.
 
     Args:
         kind: run, final or cell: the runs that are compared.
-        split: what they are scored on.
         known: the metrics that they have.
     """
     key = methods_key(kind)
