@@ -18,7 +18,7 @@ def task(n: int, size: int, seed: int = 0) -> SimpleNamespace:
 
 
 def draw(n: int, size: int, t: int, seed: int = 0, p: np.ndarray | None = None, method: object = None) -> torch.Tensor:
-    return cohort.draw(method, {}, task(n, size, seed), UniformParticipation(), p, t)  # type: ignore[arg-type]
+    return cohort.draw(method, {}, task(n, size, seed), p, t)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

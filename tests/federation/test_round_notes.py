@@ -60,7 +60,7 @@ def test_every_round_has_the_statistics_of_its_cohort_and_of_its_stragglers() ->
     late = cohort.stragglers(LATE, 4, 0)
     assert late is not None and late.sum() == 2
     for t, found in enumerate(noted(sim)[1:]):
-        who = cohort.draw(sim.method, sim.state, sim.task, LATE, sim._probabilities, t).tolist()
+        who = cohort.draw(sim.method, sim.state, sim.task, sim._probabilities, t).tolist()
         values = {k: 10.0 * (t + 1) + k for k in who}
         assert found["method/number/mean"] == pytest.approx(sum(values.values()) / 3)
         assert (found["method/number/min"], found["method/number/max"]) == (min(values.values()), max(values.values()))

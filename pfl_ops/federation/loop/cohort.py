@@ -61,7 +61,7 @@ def stragglers(participation: Participation, n_clients: int, seed: int) -> np.nd
     return late
 
 
-def draw(method: Method, s: State, task: Task, participation: Participation, p: np.ndarray | None, t: int) -> Tensor:
+def draw(method: Method, s: State, task: Task, p: np.ndarray | None, t: int) -> Tensor:
     """The cohort of round t, int64 [C]; a method that draws its own (`cohort`) may name a client more than once.
 
     Raises:

@@ -223,7 +223,7 @@ class Simulation:
             self._use(self.executions.at(t))
         self._set_switches()
         last = t + 1 == self.training.rounds
-        drawn = cohort.draw(self.method, self.state, self.task, self.participation, self._probabilities, t)
+        drawn = cohort.draw(self.method, self.state, self.task, self._probabilities, t)
         r = self.round_at(t, drawn)
         self.trainer.meter.clear()
         load = OtherLoad() if self.executions.promised and self._device.type == "cpu" else None
