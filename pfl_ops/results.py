@@ -1,6 +1,7 @@
 """A finished run: its curves, its scores, its models, the round in which it reached a target, its cost."""
 
 import math
+import operator
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,11 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 from pfl_ops import metrics
+from pfl_ops.config.arguments import ArgumentError
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.config.fields import Tree
 from pfl_ops.config.identity import code_line, differing_code, fingerprint
 from pfl_ops.energy import Effort, grid, linear
-from pfl_ops.errors import PflOpsError, count, in_a_line, unknown
+from pfl_ops.errors import PflOpsError, count, echo, in_a_line, unknown
 from pfl_ops.federation.settings import ALL_UP_TO
 from pfl_ops.metrics import Split
 from pfl_ops.units import check_target
@@ -152,6 +154,22 @@ def _no_rounds() -> "pd.DataFrame":
     return pd.DataFrame()
 
 
+def _client_number(given: Any) -> int:
+    """Return the number of a client as an int.
+
+    Raises:
+        ArgumentError: it is no whole number, as the name of a client, or a list.
+    """
+    try:
+        return operator.index(given)
+    except TypeError:
+        shown = f"'{echo(given)}'" if isinstance(given, str) else f"a {type(given).__name__}"
+        raise ArgumentError(
+            f"model() takes the number of one client, got {shown}; clients are numbered from 0 (result.clients), those "
+            "with names in sorted order"
+        ) from None
+
+
 @dataclass(frozen=True, eq=False)
 class Result:
     """A finished run: computed here, or read from its checkpoint, from MLflow or from a file of results.
@@ -272,9 +290,10 @@ class Result:
         """The model of a client after the last round (L1), by name: parameters, and what else it answers with.
 
         Raises:
+            ArgumentError: it is no whole number.
             PflOpsError: no such client, or it has no model.
         """
-        return self._parts.model(client)
+        return self._parts.model(_client_number(client))
 
     # -- its settings ------------------------------------------------------------------------------------------------
 

@@ -24,6 +24,7 @@ from pfl_ops import figures, recording, rng, runs
 from pfl_ops.algorithms import ALGORITHMS
 from pfl_ops.algorithms.fedavg import FedAvg
 from pfl_ops.algorithms.fliu import FLIU
+from pfl_ops.config.arguments import ArgumentError
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.errors import PflOpsError
 from pfl_ops.federation.loop import diverged, engine
@@ -180,13 +181,19 @@ def test_its_models(result: runs.Result) -> None:
     for wrong in (4, -1):
         with pytest.raises(PflOpsError, match=f"there is no client {wrong}; clients are 0 to 3"):
             result.model(wrong)
+    assert torch.equal(result.model(np.int64(1))["head.bias"], own[1]["head.bias"])
+    wrong_kinds: list[tuple[Any, str]] = [("ward-c", "'ward-c'"), (2.0, "a float"), ([0, 1], "a list")]
+    for given, told in wrong_kinds:
+        with pytest.raises(ArgumentError, match=re.escape(f"model() takes the number of one client, got {told}; ")):
+            result.model(given)
 
 
 def test_models_of_clients_that_a_method_lacks(store: Store) -> None:
     found = go(store, experiment(method="centralized"))
     assert found.global_model() is not None
-    with pytest.raises(PflOpsError, match=r"^centralized keeps no models of clients; take global_model\(\)$"):
-        found.model(0)
+    for one in (found, result_of(tracked(store, found.experiment), store)):
+        with pytest.raises(PflOpsError, match=r"^centralized keeps no models of clients; take global_model\(\)$"):
+            one.model(0)
 
 
 def test_a_model_that_all_share(store: Store) -> None:
@@ -195,6 +202,8 @@ def test_a_model_that_all_share(store: Store) -> None:
     assert g is not None and all(torch.equal(found.model(k)["head.bias"], g["head.bias"]) for k in range(4))
     there = result_of(tracked(store, found.experiment), store).model(3)
     assert there.keys() == g.keys() and all(torch.equal(there[name], g[name]) for name in g)
+    with pytest.raises(PflOpsError, match="there is no client 4; clients are 0 to 3"):
+        result_of(tracked(store, found.experiment), store).model(4)
     with pytest.raises(PflOpsError, match="has no artifact"):
         store.download(str(found.run_id), "models/personal.safetensors")
 

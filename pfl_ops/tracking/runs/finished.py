@@ -13,6 +13,7 @@ import pandas as pd
 
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.errors import PflOpsError, in_a_line
+from pfl_ops.results import CLIENTS as N_CLIENTS
 from pfl_ops.results import LAST, SUMMED, TOTAL, Kind, Result
 from pfl_ops.system.scratch import scratch
 from pfl_ops.tracking.runs.store import Store
@@ -94,6 +95,9 @@ class TrackedRun:
 
     def model(self, client: int) -> "dict[str, Tensor]":
         """The client's own model; where there are none, the global model, which all share."""
+        n = self.info.tags.get(N_CLIENTS, "")
+        if n.isdigit() and not 0 <= client < int(n):
+            raise PflOpsError(f"there is no client {client}; clients are 0 to {int(n) - 1}")
         start, shared = f"client-{client:03d}/", None
         personal = False
         for file, model in self._models():
@@ -108,6 +112,9 @@ class TrackedRun:
             raise PflOpsError(f"run '{self.info.name}': MLflow has no model of client {client}; {why}")
         if shared is None:
             raise PflOpsError(f"run '{self.info.name}' has no models in MLflow")
+        if self.info.tags.get("pfl_ops.own_stage") == "G":
+            method = self.info.params.get("algorithm.name", "the method")
+            raise PflOpsError(f"{method} keeps no models of clients; take global_model()")
         return shared
 
     def _models(self) -> "Iterator[tuple[str, dict[str, Tensor]]]":
