@@ -224,7 +224,7 @@ def _entry(verdict: Verdict | None, absent: str, without: tuple[str, ...] = ()) 
     if len(verdict.instances) == 1 or verdict.status == "not run":
         detail = verdict.instances[0].detail if verdict.instances else ""
         if any(one.unpaired for one in verdict.instances):
-            without = (*without, "no common seed")
+            without = without or ("no common seed",)
         return TableCell(text, mark=mark, below=((detail, *decision) if detail else without))
     count = verdict.count.replace("not run", absent)
     least = f"; claimed for {verdict.least}" if verdict.least < len(verdict.instances) else ""
