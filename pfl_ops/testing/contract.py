@@ -46,6 +46,7 @@ class AlgorithmContract:
         federation: five clients to play with; none: `ragged_task()`.
         cohorts: who takes part, a list a round.
         trainings: ways to train; those that the method's `requires` rules out are left out.
+        constant: names of states that no round changes.
     """
 
     algorithm: ClassVar[Algorithm]
@@ -66,6 +67,8 @@ class AlgorithmContract:
             precision="float64",
         ),
     )
+
+    constant: ClassVar[Sequence[str]] = ()
 
     # -- the same numbers, however they are computed -------------------------------------------------------------------
 
@@ -212,6 +215,20 @@ class AlgorithmContract:
                 assert torch.equal(before[f"state/{name}"][absent], after[f"state/{name}"][absent]), self._says(
                     f"rows of absent clients change in state '{name}'; return Rows(r.cohort, values)"
                 )
+
+    def test_every_state_changes(self) -> None:
+        """`round` returns each state that it changes; what it does not return stays as it was."""
+        still: set[str] | None = None
+        for training in self._trainings():
+            play = self._play(training)
+            before = play.values()
+            play.run(self.cohorts)
+            same = {name.removeprefix("state/") for name, v in play.values().items() if torch.equal(v, before[name])}
+            still = same if still is None else still & same
+        never = sorted((still or set()) - set(self.constant))
+        assert not never, self._says(
+            f"no round changes state {', '.join(map(repr, never))}; return it from round(), or list it in `constant`"
+        )
 
     def test_a_client_may_be_drawn_twice(self) -> None:
         """It trains once, and counts twice if the method's own cohort has clients twice."""

@@ -162,6 +162,10 @@ def keeps_things_on_self(self, s, r, update, stages):
     update["central"] = update["central"] + len(counts)
 
 
+def forgets_the_rows(self, s, r, update, stages):
+    del update["seen"]
+
+
 def gives_parts(self, s, r, update, stages):
     stages["L2"] = Models(stages["L2"].params[:, :5], r.cohort)
 
@@ -212,6 +216,7 @@ def follows_the_first(self, s, r, update, stages):
         (keeps_things_on_self, ["test_stopped_and_resumed_is_not_stopped", "test_the_same_seed_gives_the_same"]),
         (keeps_things_in_a_global, ["test_stopped_and_resumed_is_not_stopped"]),
         (collects_in_a_step, ["test_workers_agree"]),
+        (forgets_the_rows, ["test_every_state_changes"]),
         (gives_parts, ["test_an_update_only_names_what_init_made"]),
         (divides_by_nothing, ["test_state_keeps_its_form"]),
         (scores_other_clients, ["test_numbers_of_clients_do_not_matter"]),
@@ -245,6 +250,15 @@ def test_the_contract_names_a_nan():
         test()
     with pytest.raises(AssertionError, match="has a NaN or an infinity"):
         contract.test_state_keeps_its_form()
+
+
+def test_a_constant_state_is_named():
+    """A state that `round` does not return stayed as it was, in silence."""
+    contract = type("Contract", (AlgorithmContract,), {"algorithm": broken(forgets_the_rows)})()
+    with pytest.raises(AssertionError, match="no round changes state 'seen'; return it from round"):
+        contract.test_every_state_changes()
+    type(contract).constant = ("seen",)
+    contract.test_every_state_changes()
 
 
 class OneByOne(Averaging):
