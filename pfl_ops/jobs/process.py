@@ -135,11 +135,20 @@ class JobProcess(tune.Trainable):
                     "(evaluation.clients, by default 200), let more take part (--participation), or take another "
                     "metric, such as val/L1/acc"
                 )
+            lacking = f"'{missing}' is not measured in this experiment (round {record.round} has no such value)"
+            why = self._no_stage(missing, record)
+            if why:
+                raise ObjectiveMissing(f"{lacking}: {why}; mend the method, or take a metric of another stage")
             close = nearest(missing, record.metrics)
-            raise ObjectiveMissing(
-                f"'{missing}' is not measured in this experiment (round {record.round} has no such value)"
-                + (f"; did you mean '{close}'?" if close else "")
-            )
+            raise ObjectiveMissing(lacking + (f"; did you mean '{close}'?" if close else ""))
+
+    def _no_stage(self, metric: str, record: Record) -> str:
+        """Return why a round has no score of a metric's stage; "": it has one, or the stage was not asked for."""
+        why = {"L1": "personal() returned no models", "G": "round() returned no stage 'G'"}
+        stage = metric.split("/")[1] if metric.startswith("val/") else ""
+        asked_for = self.payload.experiment.get("evaluation", {}).get("stages", tuple(why))
+        there = any(key.startswith(f"val/{stage}/") for key in record.metrics)
+        return "" if there or stage not in asked_for else why.get(stage, "")
 
     def _is_of_cohort(self, metric: str) -> bool:
         """True for a score at L2 if not all clients take part: rounds whose cohort has no scored client lack it."""

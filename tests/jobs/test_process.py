@@ -2,6 +2,8 @@
 
 import math
 
+import pytest
+
 from pfl_ops.federation.loop.diverged import Diverged
 from pfl_ops.federation.settings import Execution
 from pfl_ops.federation.state.checkpoint import Record
@@ -68,3 +70,14 @@ def test_score_that_all_clients_would_have_fails_at_its_first_round():
     (last,) = reports(iter([Record(round_, {}, 0) for round_ in range(4)]), "val/L2/acc", share=1.0)
     failure = Failure.in_account(last[FAILURE])
     assert failure.hopeless and "(round 1 has no such value)" in failure.line
+
+
+@pytest.mark.parametrize(
+    ("metric", "why"),
+    [("val/L1/acc", ": personal() returned no models; mend"), ("val/G/acc", ": round() returned no stage 'G'; mend")],
+)
+def test_a_stage_that_the_method_does_not_return_is_named(metric, why):
+    """A forgotten `return` in personal() ended a study as 'val/L1/acc' is not measured in this experiment."""
+    rounds = [Record(round_, {"val/L2/acc": 0.5}, 0) for round_ in range(4)]
+    (last,) = reports(iter(rounds), metric)
+    assert why in Failure.in_account(last[FAILURE]).line
