@@ -6,7 +6,6 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from pfl_ops.bench.measure import Series
 from pfl_ops.bench.report import BenchRow, CaseReport, Report
 from pfl_ops.bench.settings import Figure
 from pfl_ops.errors import count
@@ -72,11 +71,7 @@ def _cells(case: CaseReport, row: BenchRow, figure: Figure) -> list[str]:
     of_peak = "" if share is None else f"{share:.0%}"
     times = "" if ratio is None else f"{ratio:.1f}" if ratio < 100 else f"{ratio:.0f}"
     cells = {"train": [span, times, of_peak], "evaluate": [times, of_peak], "round": [times]}
-    return [_median(series), *cells[figure]]
-
-
-def _median(series: Series) -> str:
-    return "~" * series.given_up + number(series.median)
+    return ["~" * series.given_up + number(series.median), *cells[figure]]
 
 
 def number(value: float) -> str:

@@ -49,7 +49,7 @@ class JobSearcher(Searcher):
     # -- Ray's searcher ----------------------------------------------------------------------------------------------
 
     def suggest(self, trial_id: str) -> Any:
-        job = self._next()
+        job = self.again.popleft() if self.again else self.source.next()
         if job is not None:
             self.running[trial_id] = job
             self._share = job.payload.share
@@ -112,6 +112,3 @@ class JobSearcher(Searcher):
             self.again.append(job)
         self._leaving += 1
         return True
-
-    def _next(self) -> Job | None:
-        return self.again.popleft() if self.again else self.source.next()

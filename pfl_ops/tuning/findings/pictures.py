@@ -368,7 +368,9 @@ def in_theme(figure: "Figure") -> "Figure":
     theme = style.current()
     ramp = LinearSegmentedColormap.from_list("ramp", theme.ramp[1:])
     ticks = [
-        (axis, axis.get_major_locator(), axis.get_major_formatter()) for one in figure.axes for axis in _sides(one)
+        (axis, axis.get_major_locator(), axis.get_major_formatter())
+        for axes in figure.axes
+        for axis in (axes.xaxis, axes.yaxis)
     ]
     for artist in [artist for axes in figure.axes for artist in axes.collections]:
         if artist.get_array() is not None:
@@ -395,10 +397,6 @@ def in_theme(figure: "Figure") -> "Figure":
             for text in legend.get_texts():
                 text.set_color(theme.ink)
     return figure
-
-
-def _sides(axes: Any) -> tuple[Any, Any]:
-    return axes.xaxis, axes.yaxis
 
 
 def _turn_words(axes: Any) -> None:
