@@ -71,7 +71,7 @@ results: $(STAMP) ## run what docs/results lacks, its undecided claims for HOURS
 	$(BIN)/pfl-ops reproduce fedas/table4 --scale small --repetitions 5 --results docs/results
 	$(BIN)/pfl-ops reproduce fedas/fig3a fedas/fig3b fedas/fig4a fedas/fig4b fedas/fig6a fedas/fig6b fedas/fig7 --scale small --repetitions 5 --results docs/results
 	$(BIN)/pfl-ops reproduce fedas/fig3a --scale medium --repetitions 5 --results docs/results
-	$(BIN)/pfl-ops reproduce fedas/fig3b fedas/fig4a --only sample --scale medium --repetitions 6 --results docs/results
+	$(BIN)/pfl-ops reproduce fedas/fig3b fedas/fig4a --only sample --scale medium --repetitions 8 --results docs/results
 	$(BIN)/pfl-ops reproduce fedas/fig3b fedas/fig4a --only '{dataset,batch}' --scale medium --repetitions 4 --results docs/results
 	$(BIN)/pfl-ops reproduce mcmahan/table1 --only 'iid/*' --scale full --repetitions 4 --results docs/results
 	$(BIN)/pfl-ops reproduce mcmahan/table1 --scale medium --results docs/results
