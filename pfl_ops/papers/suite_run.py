@@ -106,9 +106,10 @@ class SuiteRun:
 
     @cached_property
     def reduced(self) -> bool:
-        """True if the scale makes some cell that was run another experiment than at full, the user's changes aside."""
+        """True if the scale makes some cell that was run another experiment than at full; the user's changes and
+        substitute data aside."""
         cells = [cell for cell in self.suite.cells if cell.name in self.outcomes] or list(self.suite.cells)
-        return any(differences(self.suite.experiment(cell), self.unchanged(cell)) for cell in cells)
+        return any(differences(self.suite.experiment(c), self.suite.experiment(c, self.scale)) for c in cells)
 
     @cached_property
     def changes_in_words(self) -> str:

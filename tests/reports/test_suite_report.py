@@ -460,6 +460,23 @@ def test_settings_show_stated_full_and_here() -> None:
     assert ("`training.weight_decay`", "–", "0", "0", "all cells", "not recorded") in unknown
 
 
+def test_what_the_scale_does_not_change_is_not_said_to_be_changed_by_it() -> None:
+    """Two repetitions at full, which has three; and cells on digits in place of MNIST."""
+    groups = settings_by_group(suite_report(run(scale="full")), "settings")
+    assert "Changed by scale full" not in groups
+    assert groups["Another number of repetitions than scale full has"] == {
+        ("`repetitions`", "3", "3", "2", "all cells", "stated: Sec. IV"),
+    }
+    document = suite_report(run(stand_ins={cell: "digits" for cell in outcomes()}))
+    groups = settings_by_group(document, "settings")
+    moved = {row[0] for row in groups["Changed with the data set, which is not here"]}
+    assert "`data.name`" in moved and "`partition.clients`" not in moved
+    assert {row[0] for row in groups["Changed by scale small"]} == {
+        "`repetitions`", "`partition.clients`", "`training.rounds`",
+    }  # fmt: skip
+    assert f"3 changed by scale small, {len(moved)} changed with the data set" in to_markdown(document)
+
+
 def test_nothing_of_ours_is_shown_as_stated() -> None:
     """Of all settings of the suite the paper states five values, and of one of them another than is run."""
     document = suite_report(run(scale="full"))

@@ -17,17 +17,21 @@ HERE = HEADS.index("here")
 
 SET = "(--set)"  # behind a value that the user changed
 
-SettingGroup: TypeAlias = Literal["set", "changed", "departure", "assumption", "none", "stated", "no effect"]
+SettingGroup: TypeAlias = Literal[
+    "set", "changed", "substitute", "runs", "departure", "assumption", "none", "stated", "no effect"
+]
 TITLES: Mapping[SettingGroup, str] = {
     "set": "Changed by --set",
     "changed": "Changed by scale {scale}",
+    "substitute": "Changed with the data set, which is not here",
+    "runs": "Another number of repetitions than scale {scale} has",
     "departure": "Run otherwise than the paper states",
     "none": "Origin not recorded",
     "assumption": "Assumptions: the paper states no value",
     "stated": "Stated by the paper",
     "no effect": "Without effect on the results of these cells",
 }
-OPEN: Sequence[SettingGroup] = ("set", "changed", "departure", "none", "assumption")
+OPEN: Sequence[SettingGroup] = ("set", "changed", "substitute", "runs", "departure", "none", "assumption")
 SETTLED: Sequence[SettingGroup] = ("stated", "no effect")
 
 
@@ -62,7 +66,8 @@ class Origins:
         sources = self.run.suite.sources_of(cell)
         full: Mapping[str, Any] = self.run.suite.experiment(cell).flat
         here = {**self.run.experiment(cell).flat, "repetitions": self.run.n}
-        unset = self.run.unchanged(cell).flat if self.run.changes else here
+        unset = self.run.unchanged(cell).flat
+        of_scale = self.run.suite.experiment(cell, self.run.scale).flat
         for path in {**full, **here}:
             source = sources.get(path)
             at_full, at_scale = (shown(settings[path]) if path in settings else UNKNOWN for settings in (full, here))
@@ -70,6 +75,10 @@ class Origins:
             origin = source.text if source else "comes with another setting" if path not in full else "not recorded"
             if at_full != at_scale:
                 group, origin = "changed", f"{source.kind}: {origin}" if source else origin
+                if path == "repetitions" and here[path] != of_scale[path]:
+                    group = "runs"
+                elif unset.get(path) != of_scale.get(path):
+                    group = "substitute"
             if path != "repetitions" and here.get(path) != unset.get(path):
                 group, at_scale = "set", f"{at_scale} {SET}"
             yield SettingLine(group, path, statement(source, at_full), at_full, at_scale, origin)
@@ -91,7 +100,7 @@ class Origins:
             every = [cell for cells in lines.values() for cell in cells]
             lines = {SettingLine(next(iter(lines)).group, path, stated, full, here, origin): every}
         for line, cells in lines.items():
-            mark: Mark = "open" if line.group in ("set", "changed") else ""
+            mark: Mark = "open" if line.group in ("set", "changed", "substitute", "runs") else ""
             texts = (f"`{path}`", line.stated, line.full, line.here, where(self.run, cells), line.origin)
             yield Row(tuple(TableCell(text, mark=mark if i == HERE else "") for i, text in enumerate(texts)))
 
@@ -111,6 +120,7 @@ def blocks(origins: Origins) -> Iterator[PageBlock]:
         f"{counts['no effect']} without effect",
     ]
     parts += [f"{counts['changed']} changed by scale {scale}"] if scale != "full" else []
+    parts += [f"{counts['substitute']} changed with the data set"] if counts["substitute"] else []
     parts += [f"{counts['set']} changed by --set"] if counts["set"] else []
     parts += [f"{counts['none']} of unrecorded origin"] if counts["none"] else []
     yield Text(
