@@ -796,6 +796,23 @@ def test_pictures_show_what_was_run_and_say_what_was_not() -> None:
     assert all(picture.draw().axes for picture in pictures.values())
 
 
+def test_captions_tell_what_diverged_and_what_is_on_substitute_data() -> None:
+    """A cell of which every repetition diverged was said to be not run; substitute data were told in tables alone."""
+    suite = replace(SUITE, exhibits=(Bars(ACC, "environment", caption="Bars"),))
+    found = {cell: outcomes()[cell] for cell in ("iid/fedavg", "iid/local", "iid/fliu")}
+    lost = {"path/fedavg": {0: "diverged at round 1"}}
+    some = run(
+        suite, outcomes=found, problems={}, diverged=lost, stand_ins={"iid/fliu": "digits", "path/fliu": "digits"}
+    )
+    (picture,) = suite_report(some).each(Picture)
+    assert picture.caption == (
+        "Bars. Not run: PATH, CLT; PATH, FLIU. Without diverged repetitions: PATH, FedAvg (1 of 1 diverged). "
+        "On substitute data: IID, FLIU."
+    )
+    (picture,) = suite_report(replace(some, stand_ins=dict.fromkeys(found, "digits"))).each(Picture)
+    assert "substitute" not in picture.caption  # all are: the page begins with it
+
+
 def test_a_report_of_nothing_is_a_report() -> None:
     text = to_markdown(suite_report(run(outcomes={}, problems={})))
     assert "0 of 6 run" in text and "FLIU, not run" in text

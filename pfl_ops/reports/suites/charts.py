@@ -39,6 +39,7 @@ def pictures(run: SuiteRun, exhibit: Exhibit, name: str) -> Iterator[Picture | T
         note += f" Without diverged repetitions: {', '.join(lost)}."
     if never := _never(run, exhibit):
         note += f" Without a mean, since a target was never reached: {', '.join(never)}."
+    note += _on_substitute(run, exhibit)
     for picture in drawn:
         yield replace(picture, caption=f"{_sentence(picture.caption or title)}{note}")
 
@@ -74,7 +75,8 @@ def _missing(run: SuiteRun, exhibit: Exhibit) -> list[str]:
     if isinstance(exhibit, Allocation | Energy):
         return []
     cells = run.cells(getattr(exhibit, "cells", ""))
-    return [run.name(cell, run.varying(cells)) for cell in cells if not run.outcomes.get(cell.name)]
+    absent = [cell for cell in cells if not run.outcomes.get(cell.name) and not run.lost(cell.name)]
+    return [run.name(cell, run.varying(cells)) for cell in absent]
 
 
 def _diverged(run: SuiteRun, exhibit: Exhibit) -> list[str]:
@@ -82,8 +84,20 @@ def _diverged(run: SuiteRun, exhibit: Exhibit) -> list[str]:
     if isinstance(exhibit, Allocation):
         return []
     cells = run.cells(getattr(exhibit, "cells", ""))
-    there = [cell for cell in cells if run.outcomes.get(cell.name) and run.lost(cell.name)]
+    there = [cell for cell in cells if run.lost(cell.name)]
     return [f"{run.name(cell, run.varying(cells))} ({run.lost(cell.name)})" for cell in there]
+
+
+def _on_substitute(run: SuiteRun, exhibit: Exhibit) -> str:
+    """The cells that a picture shows on substitute data, as a sentence; "": there are none, or all that were run are,
+    which the page says first."""
+    moved = {cell for cell in run.stand_ins if run.outcomes.get(cell)}
+    if isinstance(exhibit, Allocation) or moved == {cell for cell, each in run.outcomes.items() if each}:
+        return ""
+    cells = run.cells(getattr(exhibit, "cells", ""))
+    there = [run.name(cell, run.varying(cells)) for cell in cells if cell.name in moved]
+    named = "; ".join(there) if len(there) <= NAMED else f"{len(there)} of its cells"
+    return f" On substitute data: {named}." if there else ""
 
 
 def _never(run: SuiteRun, exhibit: Exhibit) -> list[str]:
