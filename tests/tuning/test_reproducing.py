@@ -173,7 +173,8 @@ def test_a_cell_that_cannot_be_measured_keeps_no_other_from_running(tmp_path: Pa
     assert "could be measured" not in estimate(fedavg=in_iid)
     said = estimate(fedavg=replace(fedavg, at={"small": crowd}))
     assert said.startswith("5 runs, ") and "without 2 of them, of which no round could be measured" in said
-    with pytest.raises(PflOpsError, match="5,000 clients"):
+    assert "measured: toy/table1, cell path/fedavg: " in said
+    with pytest.raises(PflOpsError, match=r"^toy/table1, cell \w+/\w+: .*5,000 clients"):
         estimate(**{name: replace(level, at={"small": crowd}) for name, level in METHODS.items()})
 
 

@@ -115,7 +115,7 @@ def _estimate(
             try:
                 found = runs.estimate(job.experiment, data_dir=data_dir, execution=execution)
             except Exception as error:  # as where it is run
-                why = in_a_line(error)
+                why = f"{job.suite.name}, cell {job.cell.name}: {in_a_line(error)}"
                 continue
             whole += found.of_runs(len(jobs)).seconds
             largest = max(largest, found.memory_mib)
