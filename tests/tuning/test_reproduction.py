@@ -137,6 +137,21 @@ def test_a_run_that_diverged_by_a_results_file_is_not_run_again() -> None:
     assert not [one for one in call._open(call.plan.parts[0]) if "iid/local" in one.cells]
 
 
+def test_networks_that_give_one_answer_under_changed_settings_get_no_seeds() -> None:
+    """With three clients of two classes a class has a sixth of the test samples, so that the page judges no claim about
+    cells with a sixth right in all seeds; the seeds of --until-decided went to these cells all the same."""
+    numbers = {ACC: 150.0, "test/G/global/mean": 100 / 6}
+    measures = dict.fromkeys((measure.key for measure in TOY.measures), 1.0) | numbers
+    dead = [Result.of_numbers(seed, {}, measures=measures) for seed in range(3)]
+    kept = {TOY.name: {"path/fedavg": dead, "path/fliu": [row(seed, TOY, 150.0) for seed in range(3)]}}
+    for clients, wants in ((3, False), (6, True)):
+        call = looked_up(kept, TOY, **{"partition.clients": clients})
+        call.read_further()
+        (part,) = call.plan.parts
+        assert len(part.jobs["path/fedavg"]) == 3
+        assert any("path/fedavg" in one.cells for one in call._open(part)) is wants
+
+
 def test_further_seeds_that_diverged_are_told() -> None:
     """They ended the reading: the page had the mean of the seeds before as that of all, and not those behind."""
     how = "diverged at round 7, client 2, lr 0.05"

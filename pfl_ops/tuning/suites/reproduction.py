@@ -329,8 +329,8 @@ class Reproduction:
         """The undecided claims of a suite that more seeds may decide."""
         failed = {job.cell.name for jobs in part.jobs.values() for job in jobs if self._failed(job)}
         outcomes = self._outcomes(part)
-        dead = SuiteRun(part.suite, self.plan.scale, outcomes).one_answer
-        cells = set(part.chosen) & set(part.jobs) - failed - set(part.stand_ins) - set(dead)
+        run = SuiteRun(part.suite, self.plan.scale, outcomes, stand_ins=part.stand_ins, changes=part.changes)
+        cells = set(part.chosen) & set(part.jobs) - failed - set(part.stand_ins) - set(run.one_answer)
         suite = part.suite
         there = {cell.name for cell in suite.cells}
         return open_claims(suite.claims, suite.judged(outcomes), suite.labels, there, outcomes, cells, suite.first_seed)
