@@ -17,7 +17,10 @@ LONGEST_PATH = 200  # characters of a path in a message
 KNOWN = " Known: "  # in front of these names
 NAMES_LISTED = 40  # known names that a message lists at most
 SYNONYMS: Mapping[str, str | None] = {
+    "fraction": "share",
     "gpu": "cuda",
+    "join_ratio": "share",
+    "learning_rate": "lr",
     "method": "algorithms",
     "methods": "algorithms",
     "network": "models",

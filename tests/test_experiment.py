@@ -310,6 +310,14 @@ def test_a_wrong_value_names_the_file_that_has_it(tmp_path: Path) -> None:
         ({"training.xyzzy": 1}, "no setting named 'training.xyzzy'. training has: rounds, local_epochs, local_steps, "
                                 "batch_size, optimiser, lr, lr_decay, momentum, weight_decay, precision, loss. "
                                 "(pfl-ops list settings)"),
+        # words of PFLlib and Flower, for which data.scaling, the section training and training.precision were suggested
+        ({"training.clip": 1}, "no setting named 'training.clip'. training has: rounds, "),
+        ({"training.gradient_clipping": 1}, "no setting named 'training.gradient_clipping'. training has: rounds, "),
+        ({"training.learning_rate": 1}, "no setting named 'training.learning_rate'. Did you mean 'training.lr'? "),
+        ({"participation.fraction": 1}, "no setting named 'participation.fraction'. "
+                                        "Did you mean 'participation.share'? "),
+        ({"training.alpha": 1}, "no setting named 'training.alpha'. Did you mean 'partition.alpha'? "),
+        ({"training.client": 1}, "no setting named 'training.client'. Did you mean 'partition.clients'? "),
         ({"partition.s": 2}, "partition 'lsqs' has no s; partition.kind zipf has it"),
         ({"participation.gamma": 2}, "participation 'uniform' has no gamma; participation.kind dirichlet has it"),
         ({"algorithm.gamma.low": 0.1}, "algorithm.gamma 'held' has no low; algorithm.gamma.kind between has it"),

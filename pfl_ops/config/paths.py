@@ -5,6 +5,7 @@ Everything that changes an experiment, a flag, a file, a search space, a suite, 
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import SequenceMatcher
 from os import PathLike, fspath
 from typing import Any
 
@@ -15,6 +16,8 @@ from pfl_ops.config.fields import AllowedValues, Kinds, Tree, kinds_with, node, 
 from pfl_ops.errors import LONGEST_NAME, PflOpsError, echo, nearest
 from pfl_ops.section import Section
 
+ALIKE = 0.8
+"""Likeness, 0 to 1, from which a name of another section is suggested."""
 LIST_SETTINGS = "pfl-ops list settings"
 """The command that lists the settings that every experiment has."""
 
@@ -140,6 +143,8 @@ def _absent(
     ends = {other.rpartition(".")[2]: other for other in reversed(paths)}
     ends |= {field: f"{prefix}.{field}".lstrip(".") for field in here.model_fields}
     near = nearest(name, ends)
+    if near and prefix and near not in here.model_fields and SequenceMatcher(None, name, near).ratio() < ALIKE:
+        near = nearest(name, here.model_fields)  # in another section a name that is only a little like it is another
     close = ends[near] if near else None
     if isinstance(value, Mapping) and value and any(other.startswith(f"{close}.") for other in paths):
         close = f"{close}.{next(iter(value))}"
