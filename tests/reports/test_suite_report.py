@@ -816,6 +816,7 @@ def test_captions_tell_what_diverged_and_what_is_on_substitute_data() -> None:
 def test_a_report_of_nothing_is_a_report() -> None:
     text = to_markdown(suite_report(run(outcomes={}, problems={})))
     assert "0 of 6 run" in text and "FLIU, not run" in text
+    assert "Ours: nothing was run at scale small." in text and "standard deviation over n" not in text
     assert to_html(suite_report(run(outcomes={}, problems={}))).count("not run") >= 6
 
 

@@ -257,10 +257,13 @@ def legend(run: SuiteRun, measures: Sequence[Measure]) -> Iterator[str]:
     linked = any(run.link(outcome) for each in run.outcomes.values() for outcome in each)
     named = " where a title names no other" if any("#" in key for key in keys) else ""
     bold = "" if run.scale == "smoke" else "; the best mean of ours in bold, which is no test"
-    yield (
-        f"{over}, {'last' if suite.at == 'final' else 'best'} round{named}{bold}."
-        f"{' Numbers lead to their runs in MLflow.' if linked else ''}"
-    )
+    if any(run.outcomes.values()):
+        yield (
+            f"{over}, {'last' if suite.at == 'final' else 'best'} round{named}{bold}."
+            f"{' Numbers lead to their runs in MLflow.' if linked else ''}"
+        )
+    else:
+        yield f"Ours: nothing was run at scale {run.scale}."
     if run.changes:
         yield f"Ours: with settings changed by --set: {run.changes_in_words}."
     if printed:
