@@ -792,6 +792,7 @@ def test_pictures_show_what_was_run_and_say_what_was_not() -> None:
     assert list(pictures) == ["table1-1", "table1-3", "table1-4", "table1-5", "table1-6"]
     assert pictures["table1-1"].caption == "Over rounds. Not run: 7 of its cells."
     assert "CLT" in pictures["table1-1"].alt
+    assert pictures["table1-3"].alt.startswith(f"{SUITE.measure(ACC).title} over τ of ")
     assert "Nothing. Not drawn: of what it shows, nothing was run." in to_markdown(document).replace("\\", "")
     assert all(picture.draw().axes for picture in pictures.values())
 

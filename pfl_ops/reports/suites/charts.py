@@ -219,6 +219,8 @@ def _over(run: SuiteRun, exhibit: Over, name: str) -> Iterator[Picture]:
     cells = run.cells(exhibit.cells)
     measured = exhibit.x == "measure"
     axes = _axes_of_lines(run, cells, exhibit.panel, *([] if measured else [exhibit.x]))
+    several = len(exhibit.keys) > 1  # each a place on the x axis
+    ylabel = exhibit.ylabel or ("value" if several else _described(run, exhibit.keys[0][1]))
     for i, (title, there) in enumerate(_panels(run, cells, exhibit.panel)):
         points: dict[str, dict[float, list[float]]] = {}
         for cell in there:
@@ -228,11 +230,11 @@ def _over(run: SuiteRun, exhibit: Over, name: str) -> Iterator[Picture]:
         series = {line: band for line, band in ((line, _stack(values)) for line, values in points.items()) if band}
         if series:
             draw = partial(
-                figures.over, series, title or None, exhibit.xlabel or exhibit.x, exhibit.ylabel, exhibit.percent,
+                figures.over, series, title or None, exhibit.xlabel or exhibit.x, ylabel, exhibit.percent,
                 colours=_colours(run, axes),
             )  # fmt: skip
             caption = f"{exhibit.caption.rstrip('.')}: {title}" if title and exhibit.caption else exhibit.caption
-            alt = f"{exhibit.ylabel} over {exhibit.xlabel or exhibit.x} of {', '.join(series)}"
+            alt = f"{ylabel} over {exhibit.xlabel or exhibit.x} of {', '.join(series)}"
             yield Picture(f"{name}-{i + 1}" if exhibit.panel else name, caption, draw, alt)
 
 
