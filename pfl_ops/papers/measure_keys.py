@@ -38,7 +38,7 @@ def check_measures(suite: Suite) -> None:
                 f"measure {echo(measure.key)}: behind the key stands @ with a target, # with a round, or #{HIGHEST}"
             )
         names.append(found["name"])
-        if found["target"] and (most := _highest(found["name"])) * measure.unit < float(found["target"]):
+        if found["target"] and (most := highest(found["name"])) * measure.unit < float(found["target"]):
             raise PflOpsError(
                 f"measure {echo(measure.key)}: no {found['name']} reaches {found['target']}: with unit "
                 f"{measure.unit:g}, in which the target is, it is at most {most * measure.unit:g}"
@@ -62,8 +62,12 @@ def check_tracked(suite: Suite, names: Iterable[str]) -> None:
             raise unknown("number of a run", *known[0])
 
 
-def _highest(name: str) -> float:
-    """The highest value of a score as tracked; infinite if it is no accuracy."""
+def highest(name: str) -> float:
+    """Return the highest value of a score as tracked; infinite if it is no accuracy.
+
+    >>> [highest(name) for name in ("test/L1/local/mean", "test/L1/acc", "train/loss")]
+    [1.0, 2.0, inf]
+    """
     if unit_of(name) is not PERCENT:
         return math.inf
     return 2.0 if name.rpartition("/")[2] == "acc" else 1.0

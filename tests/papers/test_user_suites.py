@@ -208,6 +208,7 @@ NUMBERS = {
     "row": ("local,test/L1/global", "locl,test/L1/global", "table1.csv: no cell of ours/table1 named 'locl'"),
     "key": ("fedavg,test/L1/global/mean", "fedavg,test/L1/acc", "table1.csv: no measure of ours/table1 named"),
     "column": ("spread,n", "sd,n", "columns cell,key,value,sd,n,remark; it needs cell,key,value,spread,n,remark"),
+    "unit": ("70.1,2.0,3", "170.1,2.0,3", "fedavg test/L1/local/mean: the paper's number 170.1 is above 100"),
     "fields": (",70.1,2.0,3,", ",70.1,2.0,3", "line 2: 5 fields, not 6"),
     "number": ("70.1", "7o.1", "line 2: could not convert string to float: '7o.1'"),
     "nan": ("70.1", "nan", "line 2: nan is no finite number; an empty field is none"),
