@@ -11,7 +11,8 @@ import pytest
 from toy_suite import ACC, TOY, G
 
 from pfl_ops.errors import PflOpsError
-from pfl_ops.papers import PAPERS, Measure, Scale, all_suites, results_files, suites
+from pfl_ops.papers import PAPERS, Level, Measure, Scale, all_suites, assumed, results_files, stated, suites
+from pfl_ops.papers.suite_run import SuiteRun
 from pfl_ops.reports.pages.markdown import to_markdown
 from pfl_ops.reports.suites import results_pages, verdicts
 from pfl_ops.reports.suites.suite import suite_report
@@ -300,6 +301,19 @@ def test_main_claims_say_which_compare_cells_under_different_optimisers() -> Non
     assert main.count("compares cells under different optimisers") == 2
     for name in ("fliu/table1", "fliu/table3"):
         assert f"{name} compares cells under different optimisers, some of them our assumption" in main
+
+
+@pytest.mark.parametrize(("kind", "said"), [("stated", ""), ("assumed", ", some of them our assumption")])
+def test_optimisers_that_a_paper_states_are_not_called_ours(kind: str, said: str, outcomes) -> None:
+    """Of two methods whose paper states both optimisers the note said "some of them our assumption"."""
+    method = {**TOY.axes["method"], "local": Level({"algorithm.name": "local", "training.optimiser": "adam"})}
+    values = {"training.optimiser": ["sgd", "adam"]}
+    source = stated("Sec. 2", values) if kind == "stated" else assumed("not stated", *values)
+    claims = tuple(replace(claim, main=True) for claim in TOY.claims)
+    axes, sources = {**TOY.axes, "method": method}, (*TOY.sources, *source)
+    found = SuiteRun(replace(TOY, axes=axes, claims=claims, sources=sources), "small", outcomes)
+    page = to_markdown(results_pages.overview([found], [found.suite]))
+    assert f"toy/table1 compares cells under different optimisers{said}, which may be what differs" in page
 
 
 def test_each_paper_has_main_claims() -> None:

@@ -228,7 +228,7 @@ def _in_part(claim: verdicts.ClaimSummary) -> bool:
 def _main(found: Sequence[SuiteRun], all_suites: Sequence[Suite]) -> Iterator[PageSection]:
     """The papers' main claims, a line each."""
     rows = []
-    mixed: dict[str, None] = {}  # names of suites that compare cells under different optimisers
+    mixed: dict[str, str] = {}  # names of suites that compare cells under different optimisers
     for suite in all_suites:
         of_suite = [one for one in found if one.suite.name == suite.name]
         runs = [SuiteRun(suite, "full", {}), *sorted(of_suite, key=lambda one: SCALES.index(one.scale))]
@@ -236,7 +236,9 @@ def _main(found: Sequence[SuiteRun], all_suites: Sequence[Suite]) -> Iterator[Pa
             if each[0].main:
                 run, claim = max(zip(runs, each, strict=True), key=lambda pair: _known(*pair))
                 rows.append(_main_claim(run, claim))
-                mixed |= {suite.name: None} if run.optimisers else {}
+                if run.optimisers:
+                    assumed = any(any(of.values()) for of in run.optimisers.values())
+                    mixed[suite.name] = ", some of them our assumption" * assumed
     heads = ("suite", "shows", "claim", "in the paper's numbers", "in ours", "scale", "n", "e for", "e against")
     if rows:
         yield PageSection("Main claims", (
@@ -245,8 +247,8 @@ def _main(found: Sequence[SuiteRun], all_suites: Sequence[Suite]) -> Iterator[Pa
                 "at which they were judged. e and n: as in the tables of all claims below."
             ),
             Table("main", "Main claims, a line each", (tuple(map(Head, heads)),), tuple(rows), tuple(
-                f"{name} compares cells under different optimisers, some of them our assumption, which may be what "
-                "differs: see the warning at its claims below." for name in mixed
+                f"{name} compares cells under different optimisers{whose}, which may be what differs: see the warning "
+                "at its claims below." for name, whose in mixed.items()
             )),
         ))  # fmt: skip
 
