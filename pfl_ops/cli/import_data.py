@@ -9,7 +9,7 @@ from pfl_ops.cli.browse import Plot, check_plot, show_counts
 from pfl_ops.cli.checks import check_data_dir, check_folder, check_output
 from pfl_ops.cli.names import names_of
 from pfl_ops.cli.options import DataDir, option
-from pfl_ops.cli.output import out, say
+from pfl_ops.cli.output import err, out, say
 from pfl_ops.errors import LONGEST_PATH, PflOpsError, count, echo
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def import_data(
         if dataset is not None:
             raise PflOpsError("--dataset is for index lists; a data folder of PFLlib brings its samples")
         check_output("--save", save, (".npz",))
-        counts, use = _import_folder(source, save)
+        counts, use, remark = *_import_folder(source, save), ""
     else:
         if source.suffix not in LISTS:
             raise PflOpsError(
@@ -56,8 +56,10 @@ def import_data(
         if dataset is None:
             raise PflOpsError("index lists need --dataset: the data set whose samples they number")
         check_folder("--save", save)
-        counts, use = _import_lists(source, save, dataset, data_dir)
+        counts, use, remark = _import_lists(source, save, dataset, data_dir)
     show_counts(counts, f"{source.name}, {count(len(counts), 'client')}", plot)
+    if remark:
+        say(err(), remark)
     say(out(), f"saved     {save}  ({use})")
 
 
@@ -87,8 +89,8 @@ def _import_folder(source: Path, save: Path) -> "tuple[np.ndarray, str]":
     return flat.reshape(-1, n_classes), f"--dataset {save} --train-size none"
 
 
-def _import_lists(source: Path, save: Path, dataset: str, data_dir: str | None) -> "tuple[np.ndarray, str]":
-    """Write a recorded partition; returns class counts [K, L] and the flags that use the folder."""
+def _import_lists(source: Path, save: Path, dataset: str, data_dir: str | None) -> "tuple[np.ndarray, str, str]":
+    """Write a recorded partition; returns class counts [K, L], the flags that use the folder, and a line or ""."""
     from pfl_ops.data.datasets import DataSection, load
     from pfl_ops.data.index_lists import make_recorded, read_index_lists
     from pfl_ops.data.partition_files import write_partition
@@ -97,4 +99,4 @@ def _import_lists(source: Path, save: Path, dataset: str, data_dir: str | None) 
     data = load(DataSection(name=dataset, train_size=None), data_dir=data_dir, sealed=True)
     recorded = make_recorded(lists, data, source.name)
     write_partition(save, recorded)
-    return recorded.counts, f"--dataset {dataset} --partition file:{save} --train-size none"
+    return recorded.counts, f"--dataset {dataset} --partition file:{save} --train-size none", lists.remark

@@ -16,6 +16,7 @@ from pfl_ops.data.by_client import ByClient
 from pfl_ops.data.copies import copies_remark
 from pfl_ops.data.datasets import Arrays, Dataset
 from pfl_ops.data.npz import memory_size
+from pfl_ops.data.owners import numbering
 from pfl_ops.data.partition import PartitionError, Scheme
 from pfl_ops.data.partition_files import Recorded, read_partition
 from pfl_ops.data.recorded import locate
@@ -31,9 +32,6 @@ CARDS = "pfl_ops.display.setting_cards"
 
 SHOWN_DIGITS = 12
 """Digits of a digest in a text."""
-
-NUMBERS_SHOWN = 5
-"""Clients that a remark lists beside the last one."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -423,9 +421,7 @@ def _remarks_on_clients(scheme: Scheme, users: np.ndarray | None, owned: ByClien
     names = users[owned.samples[owned.offsets[:-1]]]
     moved = np.flatnonzero(names != np.arange(len(names))).tolist()
     if moved:
-        last = [f"... {moved[-1]} is {names[moved[-1]]}"] if len(moved) > NUMBERS_SHOWN else []
-        shown = ", ".join([*(f"{k} is {names[k]}" for k in moved[:NUMBERS_SHOWN]), *last])
-        told.append(f"clients are numbered from 0 in the order of the data's numbers: {shown}")
+        told.append(f"clients are numbered from 0 in the order of the data's numbers: {numbering(moved, names)}")
     least = getattr(scheme, "min_size", 1)
     if least > 1:
         sizes = np.unique(users, return_counts=True)[1]

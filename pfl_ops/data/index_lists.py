@@ -17,7 +17,8 @@ import numpy as np
 
 from pfl_ops.data.cut import counts_table
 from pfl_ops.data.datasets import Dataset
-from pfl_ops.data.npz import DataError, number_names, read_arrays
+from pfl_ops.data.npz import WHOLE_NUMBER, DataError, number_names, read_arrays
+from pfl_ops.data.owners import numbering
 from pfl_ops.data.partition_files import Recorded
 from pfl_ops.errors import echo, in_a_line
 
@@ -26,10 +27,18 @@ PARTS = ("train", "test")
 
 
 class IndexLists(NamedTuple):
-    """Sample numbers by client, sorted int64 arrays; test: None if there are none."""
+    """Sample numbers by client, sorted int64 arrays; test: None if there are none. names: of the clients."""
 
     train: list[np.ndarray]
     test: list[np.ndarray] | None
+    names: Sequence[str] = ()
+
+    @property
+    def remark(self) -> str:
+        """A line on clients whose numbers are not their names; "": there are none."""
+        moved = [k for k, name in enumerate(self.names) if name != str(k)]
+        order = "number" if all(map(WHOLE_NUMBER.fullmatch, self.names)) else "name, as text"
+        return f"clients are numbered from 0 by {order}: {numbering(moved, self.names)}" if moved else ""
 
 
 def read_index_lists(path: Path) -> IndexLists:
@@ -66,7 +75,7 @@ def read_index_lists(path: Path) -> IndexLists:
     for name, rows in train.items():
         if not len(rows):
             raise DataError(f"{path}: client '{echo(name)}' has no training sample")
-    return IndexLists(list(train.values()), None if test is None else list(test.values()))
+    return IndexLists(list(train.values()), None if test is None else list(test.values()), list(train))
 
 
 def make_recorded(lists: IndexLists, dataset: Dataset, source: str) -> Recorded:

@@ -5,7 +5,7 @@ clients, and a column is a feature. So a line says what happens to it.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from pfl_ops.data import npz, tables
@@ -23,6 +23,23 @@ def owner_in(names: Iterable[str]) -> str | None:
     ('Client_ID', None)
     """
     return next((name for name in names if OWNER.fullmatch(re.sub("[^a-z]", "", name.lower()))), None)
+
+
+NUMBERS_SHOWN = 5
+"""Clients that a line lists beside the last one."""
+
+
+def numbering(clients: Sequence[int], names: Sequence[object]) -> str:
+    """Return what some clients are called.
+
+    Args:
+        clients: their numbers, ascending. names: of all clients.
+
+    >>> numbering([1, 2], ["0", "10", "9"]), numbering(range(7), "abcdefg")
+    ('1 is 10, 2 is 9', '0 is a, 1 is b, 2 is c, 3 is d, 4 is e, ... 6 is g')
+    """
+    last = [f"... {clients[-1]} is {echo(names[clients[-1]], 30)}"] if len(clients) > NUMBERS_SHOWN else []
+    return ", ".join([*(f"{k} is {echo(names[k], 30)}" for k in clients[:NUMBERS_SHOWN]), *last])
 
 
 def remarks(source: Path, name: str) -> tuple[str, ...]:

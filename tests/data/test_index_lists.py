@@ -106,3 +106,13 @@ def test_lists_that_do_not_fit_the_data_are_refused(train: Any, test: Any, messa
     lists = IndexLists([np.array(r) for r in train], None if test is None else [np.array(r) for r in test])
     with pytest.raises(DataError, match=message):
         make_recorded(lists, load(DIGITS, sealed=True), "lists")
+
+
+def test_a_line_says_which_client_has_which_number(tmp_path: Path) -> None:
+    """Names are sorted as text, site-10 before site-2; names that are all whole numbers by value."""
+    sites = {"train": {f"site-{k}": [k] for k in range(1, 13)}}
+    told = "0 is site-1, 1 is site-10, 2 is site-11, 3 is site-12, 4 is site-2, ... 11 is site-9"
+    assert read_index_lists(write(tmp_path, sites)).remark == f"clients are numbered from 0 by name, as text: {told}"
+    numbers = {"train": {"10": [0], "0": [1], "9": [2]}}
+    assert read_index_lists(write(tmp_path, numbers)).remark == "clients are numbered from 0 by number: 1 is 9, 2 is 10"
+    assert read_index_lists(write(tmp_path, {"train": [[0], [1]]})).remark == ""
