@@ -12,12 +12,13 @@ import pytest
 import torch
 from little import Puppet, always, simulation
 from pydantic import PrivateAttr
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional as F
 
 from pfl_ops.algorithms.base import Algorithm
 from pfl_ops.errors import PflOpsError
 from pfl_ops.federation.method.checked import CheckedMethod, MethodError, check_models, check_update
-from pfl_ops.federation.method.contract import ClientRows, Models, Net, Rows
+from pfl_ops.federation.method.contract import ClientRows, Models, Net, Rows, Share
 from pfl_ops.federation.settings import Execution
 from pfl_ops.testing import quadratic_round
 
@@ -488,6 +489,23 @@ WRONG_ROWS: dict[str, tuple[Callable[[Any, Any, Any], Any], str]] = {
         lambda r, rows, one: r.train(one, optimiser="adam", momentum=0.9),
         "momentum belongs to optimiser sgd, not adam; got momentum=0.9",
     ),
+    "momentum of 1": (lambda r, rows, one: r.train(one, momentum=1), "momentum must be a number in [0, 1), got 1"),
+    "weight decay": (lambda r, rows, one: r.train(one, weight_decay=-1.0), "weight_decay must be 0 or more, got -1.0"),
+    "columns": (lambda r, rows, one: r.train(one, only=[0]), "only needs a slice of r.layout (body, head, top("),
+    "half": (lambda r, rows, one: r.train(one, share=0.5), "share needs Share(low, high), got a float"),
+    "share": (
+        lambda r, rows, one: r.train(one, share=Share(0.5, 0.2)),
+        "share needs fractions 0 <= low <= high <= 1, got Share(0.5, 0.2)",
+    ),
+    "percent": (
+        lambda r, rows, one: r.losses(one, share=Share(0, 80)),
+        "share needs fractions 0 <= low <= high <= 1, got Share(0, 80)",
+    ),
+    "PyTorch loss": (
+        lambda r, rows, one: r.train(one, F.cross_entropy),
+        "a loss is a function loss(net, w, x, y)",
+    ),
+    "PyTorch layer": (lambda r, rows, one: r.train(one, nn.MSELoss()), "a loss is a function loss(net, w, x, y)"),
     "two lengths": (lambda r, rows, one: r.train(one, epochs=1, steps=1), "give epochs or steps, one of them"),
     "batch": (lambda r, rows, one: r.train(one, batch=0), "batch must be a whole number of at least 1, got 0"),
     "epochs": (lambda r, rows, one: r.steps(epochs=1.5), "epochs must be a whole number of at least 0, got 1.5"),

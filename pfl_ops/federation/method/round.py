@@ -20,6 +20,7 @@ from pfl_ops.federation.misuse import MisuseError, captured, kind, name_of
 from pfl_ops.federation.network import fisher
 from pfl_ops.federation.network.optim import Rule
 
+ROUNDING = 1e-9  # of the ends of a share
 AT_ONCE = 500  # samples behind one piece of a full gradient: memory, not meaning
 
 
@@ -223,6 +224,8 @@ class Round:
             self._check_rows("shift", shift, or_one=True, width=start.shape[-1])
         if pull is not None:
             self._check_pull(pull, start.shape[-1])
+        if only is not None and not isinstance(only, slice):
+            raise MisuseError(f"only needs a slice of r.layout (body, head, top(layers)), got {kind(only)}")
         if optimiser not in (None, "sgd", "adam"):
             raise MisuseError(f"optimiser must be 'sgd' or 'adam', got {optimiser!r}")
         rule = self._rule()
@@ -231,6 +234,10 @@ class Round:
         given: dict[str, Any] = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay}
         if momentum and rule.kind == "adam":
             raise MisuseError(f"momentum belongs to optimiser sgd, not adam; got momentum={momentum}")
+        if momentum is not None and not 0 <= momentum < 1:
+            raise MisuseError(f"momentum must be a number in [0, 1), got {momentum}")
+        if weight_decay is not None and not weight_decay >= 0:
+            raise MisuseError(f"weight_decay must be 0 or more, got {weight_decay}")
         rule = replace(rule, **{name: value for name, value in given.items() if value is not None})
         return self._trainer.train(
             self._clients,
@@ -286,6 +293,7 @@ class Round:
         ([2.0, 12.0], [1.0, 3.0])
         """
         _check_bound(function)
+        _check_share(share)
         self._check_rows("w", w, or_one=True)
         self._check_context(ctx)
         return self._trainer.sweep(
@@ -550,15 +558,26 @@ def _length(
     """Return the length of a walk.
 
     Raises:
-        MisuseError: both epochs and steps, or a number that is none.
+        MisuseError: both epochs and steps, a number that is none, or as for `_check_share`.
     """
     if epochs is not None and steps is not None:
         raise MisuseError("give epochs or steps, one of them")
+    _check_share(share)
     numbers: list[tuple[str, object, int]] = [("epochs", epochs, 0), ("steps", steps, 0), ("batch", batch, 1)]
     for name, value, least in numbers:
         if value is not None and (not isinstance(value, int | np.integer) or value < least):
             raise MisuseError(f"{name} must be a whole number of at least {least}, got {value!r}")
     return Length(epochs, steps, batch, share, stream, batches)
+
+
+def _check_share(share: object) -> None:
+    """Refuse a share that is none, or is not within 0 and 1: percents would be all of the data."""
+    if share is None:
+        return
+    if not isinstance(share, Share):
+        raise MisuseError(f"share needs Share(low, high), got {kind(share)}")
+    if not -ROUNDING <= share.low <= share.high <= 1 + ROUNDING:
+        raise MisuseError(f"share needs fractions 0 <= low <= high <= 1, got Share({share.low}, {share.high})")
 
 
 def _scalars(name: str, value: object) -> float:

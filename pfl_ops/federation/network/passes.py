@@ -66,6 +66,7 @@ class Passes:
                 scores = self.net.scores(w, x)
                 values = F.cross_entropy(scores.flatten(0, 1), y.flatten(), reduction="none").view(y.shape)
             else:
+                _check_form(loss)
                 values = self.mapped(loss, w, x, y, ctx)
         if values.shape != y.shape:
             got = f"got {list(values.shape[1:])} for B = {y.shape[1]}"
@@ -152,6 +153,22 @@ class Passes:
 def _set(modes: list[tuple[nn.Module, bool]]) -> None:
     for layer, mode in modes:
         layer.training = mode
+
+
+def _check_form(loss: Loss) -> None:
+    """Refuse a loss of PyTorch, whose arguments are others: `F.cross_entropy` fails somewhere within.
+
+    >>> _check_form(F.cross_entropy)
+    Traceback (most recent call last):
+    pfl_ops.federation.misuse.MisuseError: a loss is a function loss(net, w, x, y) of your own, one value a sample; ...
+    """
+    plain = getattr(loss, "func", loss)  # under functools.partial
+    if str(getattr(plain, "__module__", "")).startswith("torch."):
+        name = getattr(plain, "__name__", type(plain).__name__)
+        raise MisuseError(
+            "a loss is a function loss(net, w, x, y) of your own, one value a sample; PyTorch's is called in it, as "
+            f"F.cross_entropy(net(w, x), y, reduction='none'); got {name}"
+        )
 
 
 def _refused_by_vmap(function: Callable[..., Tensor], reason: str) -> MisuseError:
