@@ -1,5 +1,6 @@
 """Tests of the contract that every method keeps."""
 
+import contextlib
 import functools
 import math
 import pickle
@@ -20,6 +21,7 @@ from pfl_ops import rng
 from pfl_ops.algorithms.base import Algorithm, ClientRows, Models, Round, Rows, Task
 from pfl_ops.federation.execution.workers import PooledTrainer
 from pfl_ops.federation.loop.simulate import commit
+from pfl_ops.federation.misuse import captured, name_of
 from pfl_ops.federation.scoring.stages import made
 from pfl_ops.federation.settings import Training
 from pfl_ops.federation.state.checkpoint import Checkpoints
@@ -120,6 +122,21 @@ class AlgorithmContract:
                     f"L1 of clients {clients.tolist()} differs by {gap:.3g} from theirs in L1 of all; personal() "
                     "takes rows by client number, s[name][r.cohort], and a model depends on its own client alone"
                 )
+
+    def test_no_function_binds_rows_of_clients(self) -> None:
+        """A loss, step or other function of one client gets its rows by carry or ctx; bound ones are of all clients."""
+        play = self._play(self._trainings()[0])
+        sizes = [play.task.n_clients if cohort is None else len(set(cohort)) for cohort in self.cohorts]
+        bound: list[set[str]] = []
+        for cohort in self.cohorts:
+            with _noting_bound_rows() as names:
+                play.round(cohort)
+            bound.append(names)
+        always = sorted(set.intersection(*bound)) if len(set(sizes)) > 1 else []
+        assert not always, self._says(
+            f"{', '.join(always)}() binds a tensor with a row for each client of the cohort; pass it by carry or ctx, "
+            "from which each client gets its own row"
+        )
 
     def test_numbers_of_clients_do_not_matter(self) -> None:
         """Clients that change numbers take their models along: each uses its own state, and no number is special.
@@ -490,6 +507,28 @@ def _noting_draws() -> Iterator[list[str]]:
 
     with mock.patch.object(Round, "rng", by_round), mock.patch.object(Task, "rng", by_task):
         yield drawn
+
+
+@contextmanager
+def _noting_bound_rows() -> Iterator[set[str]]:
+    """Yield the names of functions that bind a tensor with as many rows as the round that is given them has clients."""
+    names: set[str] = set()
+    verbs = {verb: getattr(Round, verb) for verb in ("train", "walk", "sweep")}
+
+    def noting(verb: str) -> Any:
+        def call(r: Round, *args: Any, **given: Any) -> Any:
+            functions = [value for value in (*args, *given.values()) if callable(value)]
+            for function in functions:
+                rows = [value.shape[0] for value in captured(function) if isinstance(value, Tensor) and value.dim()]
+                names.update({name_of(function)} if len(r.cohort) in rows else ())
+            return verbs[verb](r, *args, **given)
+
+        return call
+
+    with contextlib.ExitStack() as patched:
+        for verb in verbs:
+            patched.enter_context(mock.patch.object(Round, verb, noting(verb)))
+        yield names
 
 
 def _with_another(method: Algorithm, name: str) -> Algorithm:

@@ -7,6 +7,7 @@ import random
 import re
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ import torch
 import pfl_ops
 from pfl_ops.algorithms import ALGORITHMS
 from pfl_ops.algorithms.base import Algorithm, Models, Rows
+from pfl_ops.federation.network.cross_entropy import cross_entropy
 from pfl_ops.federation.settings import Training
 from pfl_ops.testing import AlgorithmContract, MethodSimulation, ragged_task
 
@@ -259,6 +261,37 @@ def test_a_constant_state_is_named():
         contract.test_every_state_changes()
     type(contract).constant = ("seen",)
     contract.test_every_state_changes()
+
+
+def pulled(net, w, x, y, *, anchor):
+    return cross_entropy(net, w, x, y) + 0.1 * (w - anchor).square().sum()
+
+
+@pytest.mark.parametrize("bound", [True, False])
+def test_the_contract_notices_a_loss_that_binds_rows(bound):
+    """Each client was pulled to the models of all, and all backends agreed."""
+
+    class Pulled(Averaging):
+        def init(self, task):
+            return super().init(task) | {"theta": task.rows(task.initial)}
+
+        def round(self, s, r):
+            own = s["theta"][r.cohort]
+            if bound:
+                theta = r.train(s["central"], partial(pulled, anchor=own))
+            else:
+                theta = r.train(s["central"], pulled, ctx={"anchor": own})
+            return {"central": r.weights @ theta, "theta": Rows(r.cohort, theta)}, {"L2": Models(theta, r.cohort)}
+
+    Pulled.name = "pulled"
+    contract = type("Contract", (AlgorithmContract,), {"algorithm": Pulled()})()
+    contract.test_loop_and_vmap_agree()
+    contract.test_workers_agree()
+    if not bound:
+        contract.test_no_function_binds_rows_of_clients()
+        return
+    with pytest.raises(AssertionError, match=r"'pulled': pulled\(\) binds a tensor with a row for each client"):
+        contract.test_no_function_binds_rows_of_clients()
 
 
 class OneByOne(Averaging):
