@@ -117,7 +117,7 @@ def test_a_quadratic_trains_to_its_closed_form(data):
     """
     start, end, losses = trained(experiment(data, "quadratic"))
     torch.testing.assert_close(end[:4], 0.9**6 * start[:4], rtol=0, atol=1e-6)
-    assert torch.equal(end[4:], start[4:])
+    torch.testing.assert_close(end[4:], start[4:], rtol=0, atol=1e-14)  # the mean over clients rounds
     assert start[:4].abs().max() > 0.1 and losses[0] <= 0.5 * (float(start[:4].square().sum()) + 4) + 1e-5
 
 
