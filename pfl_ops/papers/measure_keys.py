@@ -38,7 +38,7 @@ def check_measures(suite: Suite) -> None:
                 f"measure {echo(measure.key)}: behind the key stands @ with a target, # with a round, or #{HIGHEST}"
             )
         names.append(found["name"])
-        if found["target"] and (most := highest(found["name"])) * measure.unit < float(found["target"]):
+        if found["target"] and (most := bounds(found["name"])[1]) * measure.unit < float(found["target"]):
             raise PflOpsError(
                 f"measure {echo(measure.key)}: no {found['name']} reaches {found['target']}: with unit "
                 f"{measure.unit:g}, in which the target is, it is at most {most * measure.unit:g}"
@@ -62,15 +62,21 @@ def check_tracked(suite: Suite, names: Iterable[str]) -> None:
             raise unknown("number of a run", *known[0])
 
 
-def highest(name: str) -> float:
-    """Return the highest value of a score as tracked; infinite if it is no accuracy.
+def bounds(key: str) -> tuple[float, float]:
+    """Return the least and the largest value that a measure can have, as tracked: an accuracy is a fraction.
 
-    >>> [highest(name) for name in ("test/L1/local/mean", "test/L1/acc", "train/loss")]
-    [1.0, 2.0, inf]
+    >>> bounds("test/L1/local/mean"), bounds("test/L1/acc#best"), bounds("test/L1/local/std")
+    ((0.0, 1.0), (0.0, 2.0), (0.0, 0.5))
+    >>> bounds("test/L1/local/mean@90"), bounds("train/loss")
+    ((0.0, inf), (-inf, inf))
     """
-    if unit_of(name) is not PERCENT:
-        return math.inf
-    return 2.0 if name.rpartition("/")[2] == "acc" else 1.0
+    name = re.split("[@#]", key)[0]
+    last = name.rpartition("/")[2]
+    if "@" in key or name.startswith("cost/") or last == "clients" or last.startswith(("rho_", "below_")):
+        return 0.0, math.inf
+    if unit_of(name) is PERCENT:
+        return 0.0, {"acc": 2.0, "std": 0.5}.get(last, 1.0)
+    return -math.inf, math.inf
 
 
 def _problem(measure: Measure) -> str:

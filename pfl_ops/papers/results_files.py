@@ -27,10 +27,10 @@ from pfl_ops.errors import PflOpsError, in_a_line
 from pfl_ops.files import write_named
 from pfl_ops.metrics import ROUNDING, acc_sum, summands
 from pfl_ops.papers import overrides
+from pfl_ops.papers.measure_keys import bounds
 from pfl_ops.papers.suite import SCALES, Cell, CellResults, Changes, Divergences, KeptRuns, ScaleName, Suite
 from pfl_ops.papers.suite_run import POOLED, SuiteRun
 from pfl_ops.results import Result
-from pfl_ops.units import PERCENT, unit_of
 
 ABOUT = ("cell", "seed", "setting", "commit", "torch")
 """Columns before the measures: `setting` is the start of the hash, `commit` the revision that computed the run."""
@@ -343,16 +343,6 @@ def _measure(key: str, text: str) -> float:
     return value
 
 
-def _bounds(key: str) -> tuple[float, float]:
-    """The least and the largest value that a measure can have, as tracked: an accuracy is a fraction."""
-    name, last = re.split("[@#]", key)[0], re.split("[@#]", key)[0].rpartition("/")[2]
-    if "@" in key or name.startswith("cost/") or last == "clients" or last.startswith(("rho_", "below_")):
-        return 0.0, math.inf
-    if unit_of(name) is PERCENT:
-        return 0.0, {"acc": 2.0, "std": 0.5}.get(last, 1.0)
-    return -math.inf, math.inf
-
-
 def _check_ranges(row: _Row, measures: Mapping[str, float], units: Mapping[str, float]) -> None:
     """Refuse a number that no run can have, such as an accuracy above 100 %: the file was edited.
 
@@ -362,7 +352,7 @@ def _check_ranges(row: _Row, measures: Mapping[str, float], units: Mapping[str, 
         PflOpsError: with the file, the line and the column.
     """
     for key, value in measures.items():
-        low, high = (bound * units[key] for bound in _bounds(key))
+        low, high = (bound * units[key] for bound in bounds(key))
         if value < low - ROUNDING or value > high * (1 + ROUNDING):
             range_ = f"{low:g} or more" if math.isinf(high) else f"{low:g} to {high:g}"
             raise PflOpsError(

@@ -1,6 +1,5 @@
 """Suites of a user's own, from a Python file that defines `SUITES`."""
 
-import math
 import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
@@ -12,7 +11,7 @@ from pfl_ops.errors import LONGEST_PATH, PflOpsError, echo, in_a_line, place, un
 from pfl_ops.papers.claims import Claim
 from pfl_ops.papers.exhibits import Allocation, Bars, Curves, Energy, Exhibit, Grid, Over, level_number
 from pfl_ops.papers.expression import matching
-from pfl_ops.papers.measure_keys import check_measures, check_tracked, highest
+from pfl_ops.papers.measure_keys import bounds, check_measures, check_tracked
 from pfl_ops.papers.published import PublishedFile
 from pfl_ops.papers.suite import SCALES, Changes, Level, ScaleName, Suite
 from pfl_ops.registry import load_plugin, plugin_module
@@ -156,7 +155,7 @@ def _check_claims(suite: Suite) -> None:
 def _check_published(suite: Suite) -> None:
     try:
         for cell, measure, number in suite.numbers():
-            most = math.inf if "@" in measure.key else highest(measure.key.partition("#")[0]) * measure.unit
+            most = bounds(measure.key)[1] * measure.unit
             if number.value is not None and number.value > most:
                 raise PflOpsError(
                     f"{cell.name} {measure.key}: the paper's number {number.value:g} is above {most:g}, the highest "

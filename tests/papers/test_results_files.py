@@ -11,7 +11,18 @@ import pytest
 from toy_suite import ACC, TOY, G
 
 from pfl_ops.errors import PflOpsError
-from pfl_ops.papers import PAPERS, Level, Measure, Scale, all_suites, assumed, results_files, stated, suites
+from pfl_ops.papers import (
+    PAPERS,
+    Level,
+    Measure,
+    Scale,
+    all_suites,
+    assumed,
+    measure_keys,
+    results_files,
+    stated,
+    suites,
+)
 from pfl_ops.papers.suite_run import SuiteRun
 from pfl_ops.reports.pages.markdown import to_markdown
 from pfl_ops.reports.suites import results_pages, verdicts
@@ -184,7 +195,7 @@ def test_number_that_no_run_has_is_refused(tmp_path: Path, outcomes, column: str
     ],
 )
 def test_bounds_of_a_measure(key: str, bounds: tuple[float, float]) -> None:
-    assert results_files._bounds(key) == bounds
+    assert measure_keys.bounds(key) == bounds
 
 
 def test_a_file_that_was_cut_off_is_refused(tmp_path: Path, outcomes) -> None:
