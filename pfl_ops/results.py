@@ -187,7 +187,7 @@ class Result:
         state: "finished"; of a run without an end "running", "killed" or "failed".
         stages: names that a suite gives to stages -> the tracked ones, where they differ; see `suite.Level`.
         measures: the suite's measures by key, in the paper's units, where it was read from a file of results.
-        complaints: damaged checkpoints that were passed over, and what a resumed run keeps.
+        complaints: as for `Simulation`.
         hints: a line where another precision would have been much faster.
         origin: a line where the run was read and not computed, or where the same settings were run before with other
             code; "": neither.

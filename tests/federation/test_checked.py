@@ -108,6 +108,46 @@ def test_wrong_answer_in_round_1_leaves_no_folder(message: str, tmp_path: Path) 
     assert not (tmp_path / "run").exists()
 
 
+class Bare(Puppet):
+    """A `Puppet` without L1."""
+
+    def personal(self, s: Any, r: Any) -> Any:
+        return None
+
+
+def test_method_without_any_model_to_score_is_refused(tmp_path: Path) -> None:
+    """Its run would end with an empty table; with G alone it has one."""
+
+    class Nothing(Bare):
+        def round(self, s: Any, r: Any) -> Any:
+            return super().round(s, r)[0], {}
+
+    with pytest.raises(
+        MethodError, match=r"^method 'Nothing': round\(\) returned no stage and personal\(\) None, "
+    ) as e:
+        list(simulation(Nothing(), folder=tmp_path / "run").run())
+    assert e.value.exit_code == 2 and not (tmp_path / "run").exists()
+    assert "test/G/local/mean" in list(simulation(Bare()).run())[-1].metrics
+
+
+def test_stage_that_the_last_round_lacks_is_named(tmp_path: Path) -> None:
+    """G in rounds 1 and 2 of three: the final scores have none, and a line says so, when the run is read too."""
+
+    class Forgets(Puppet):
+        def round(self, s: Any, r: Any) -> Any:
+            update, stages = super().round(s, r)
+            return update, {name: models for name, models in stages.items() if name == "L2" or r.t < 2}
+
+    line = "the last round had no stage G, so the final scores have none; round 2 had one"
+    for _ in range(2):
+        run = simulation(Forgets(), rounds=3, folder=tmp_path)
+        list(run.run())
+        assert run.complaints == [line] and "final/test/L1/local/mean" in run.final
+    whole = simulation(Puppet(), rounds=3)
+    list(whole.run())
+    assert whole.complaints == []
+
+
 def test_start_of_another_length_names_method_and_line() -> None:
     """A start [3] ends within the first parameter, fc.weight."""
 
@@ -491,6 +531,15 @@ WRONG_ROWS: dict[str, tuple[Callable[[Any, Any, Any], Any], str]] = {
     ),
     "momentum of 1": (lambda r, rows, one: r.train(one, momentum=1), "momentum must be a number in [0, 1), got 1"),
     "weight decay": (lambda r, rows, one: r.train(one, weight_decay=-1.0), "weight_decay must be 0 or more, got -1.0"),
+    "a rate that climbs": (lambda r, rows, one: r.train(one, lr=-0.1), "lr needs one number, 0 or more; got -0.1"),
+    "a rate for each": (
+        lambda r, rows, one: r.train(one, lr=r.n),
+        "lr needs one number, 0 or more; got a float64 tens",
+    ),
+    "the round's rate": (
+        lambda r, rows, one: (setattr(r, "lr", -0.5), r.train(one)),
+        "r.lr needs one number, 0 or more; got -0.5",
+    ),
     "columns": (lambda r, rows, one: r.train(one, only=[0]), "only needs a slice of r.layout (body, head, top("),
     "half": (lambda r, rows, one: r.train(one, share=0.5), "share needs Share(low, high), got a float"),
     "share": (

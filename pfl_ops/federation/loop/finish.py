@@ -78,6 +78,24 @@ def reached(records: Sequence[Record], split: metrics.Split, targets: Sequence[f
     return found
 
 
+def lost(records: Sequence[Record], final: Mapping[str, float], split: metrics.Split) -> list[str]:
+    """Return a line for each stage that some round had and the last one, whose scores the run ends with, had not.
+
+    Args:
+        final: keys of the full evaluation.
+
+    >>> lost([Record(1, {"test/G/local/mean": 0.5}, 0), Record(2, {}, 0)], {}, "test")
+    ['the last round had no stage G, so the final scores have none; round 1 had one']
+    """
+    names = {stage: metrics.key(split, stage, "local", "mean") for stage in metrics.STAGES}
+    rounds = {stage: [r.round for r in records if r.round > 0 and name in r.metrics] for stage, name in names.items()}
+    return [
+        f"the last round had no stage {stage}, so the final scores have none; round {rounds[stage][-1]} had one"
+        for stage, name in names.items()
+        if rounds[stage] and f"final/{name}" not in final
+    ]
+
+
 def table(
     scores: Mapping[str, Scores],
     scorer: Scorer,

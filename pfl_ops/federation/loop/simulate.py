@@ -67,8 +67,8 @@ class Simulation:
         records: one for the start and one a round, those of the checkpoint included.
         final: `final/…`, `best/…` and `reached/…` keys, once the run is over.
         client_table: column -> values of the full evaluation; without one, of the last round's.
-        complaints: lines about damaged checkpoints that were passed over, about what a resumed run keeps, and about an
-            execution that was chosen again.
+        complaints: lines about damaged checkpoints that were passed over, about what a resumed run keeps, about an
+            execution that was chosen again, and about stages that the last round lacks.
         hints: a line where another precision would be much faster here.
         resolved: the execution with nothing left open; executions: all that the run has had.
         resumed_from: the round of the checkpoint that it goes on from; None: it starts.
@@ -178,6 +178,8 @@ class Simulation:
             self._keep(record, at_once=line is not None)
             yield record
         self._finish()
+        if self.with_final:
+            self.complaints += finish.lost(self.records, self.final, self.evaluation.split)
 
     def start(self) -> None:
         """Start the worker processes, if there are to be any; else the first round does."""
@@ -231,6 +233,8 @@ class Simulation:
         update, stages = self._step(r, t + 1, started)
         self.wait()
         trained = time.perf_counter()
+        if t == 0 and not stages:
+            self._scores.check_l1(self.state)
         self._free_cores = math.inf if load is None else (1 - load.share()) * (os.cpu_count() or 1)
         cost = self._cost(r, trained - started)
         noted = r.notes.keys(None if self._stragglers is None else self._stragglers[r.cohort.cpu().numpy()])

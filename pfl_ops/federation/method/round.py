@@ -206,7 +206,8 @@ class Round:
         Returns:
             Trained rows, [C, Q].
         Raises:
-            MisuseError: rows that are not one for each client of the cohort, a length or optimiser that does not exist.
+            MisuseError: rows that are not one for each client of the cohort, a length or optimiser that does not exist,
+                a negative η.
 
         >>> from pfl_ops.testing import quadratic_round
         >>> r = quadratic_round([0.0, 6.0], start=2.0, lr=0.5, steps=2)
@@ -232,6 +233,8 @@ class Round:
         if optimiser is not None and optimiser != rule.kind:
             rule = replace(rule, kind=optimiser, momentum=0.0)
         given: dict[str, Any] = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay}
+        if lr is not None:
+            _check_rate("lr", lr)
         if momentum and rule.kind == "adam":
             raise MisuseError(f"momentum belongs to optimiser sgd, not adam; got momentum={momentum}")
         if momentum is not None and not 0 <= momentum < 1:
@@ -544,6 +547,7 @@ class Round:
         self._check_rows("the anchor of pull", anchor, or_one=True, width=width)
 
     def _rule(self) -> Rule:
+        _check_rate("r.lr", self.lr)
         return replace(self._trainer.rule, lr=self.lr)
 
     def _keys(self, stream: str, count: bool = True) -> Keys:
@@ -580,13 +584,28 @@ def _check_share(share: object) -> None:
         raise MisuseError(f"share needs fractions 0 <= low <= high <= 1, got Share({share.low}, {share.high})")
 
 
+def _check_rate(name: str, value: object) -> None:
+    """Refuse an η that climbs the loss. One that is not finite is left: the run ends as diverged, as its loss does."""
+    number = _number(value)
+    if number is None or number < 0:
+        raise MisuseError(f"{name} needs one number, 0 or more; got {kind(value) if number is None else number}")
+
+
 def _scalars(name: str, value: object) -> float:
     """Return a number of scalars that a client sends or receives."""
-    number = value.item() if isinstance(value, Tensor) and value.dim() == 0 else value
-    if not isinstance(number, int | float | np.number) or not 0 <= number < math.inf:
-        got = number if isinstance(number, int | float | np.number) else kind(value)
+    number = _number(value)
+    if number is None or not 0 <= number < math.inf:
+        got = kind(value) if number is None else number
         raise MisuseError(f"sent({name}=...) needs one number of scalars a client, 0 or more; got {got}")
-    return number if isinstance(number, int | float) else float(number)
+    return number
+
+
+def _number(value: object) -> float | None:
+    """A number, or a tensor's only one; None: it is something else."""
+    number = value.item() if isinstance(value, Tensor) and value.dim() == 0 else value
+    if isinstance(number, int | float):
+        return number
+    return float(number) if isinstance(number, np.number) else None
 
 
 def _length_of(value: object) -> int:

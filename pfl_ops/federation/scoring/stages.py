@@ -63,6 +63,18 @@ class StageScores:
         each = self._personal(s, 0, "start")
         return {} if each is None else {"L1": self._score(each, pooled=True)}
 
+    def check_l1(self, s: State) -> None:
+        """Refuse a method whose round returned no stage, unless it has L1.
+
+        Raises:
+            MethodError: nothing of it could be scored.
+        """
+        if self.method.personal(s, self.round_at(0, self.scorer.clients[:1], "start")) is None:
+            raise MethodError(
+                f"method '{self._label}': round() returned no stage and personal() None, so that no model can be "
+                "scored; expected Models from one of them, as {'L2': Models(theta, r.cohort), 'G': Models(central)}"
+            )
+
     def curves(self, s: State, r: Round, stages: Stages, *, pooled: bool) -> dict[str, Scores]:
         """Scores once round `r` is committed to `s`: L2 of the cohort, L1 of all scored clients."""
         l2 = self._l2(stages, r.cohort) if "L2" in self.during else None
