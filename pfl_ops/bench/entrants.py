@@ -95,8 +95,7 @@ class CaseCandidates:
 
     def _compiled(self) -> bool:
         """True if there are compiled kernels that cover this case."""
-        plain = self.case.settings.optimiser == "sgd" and self.case.device.type == "cpu"
-        return plain and built() and Chain.of(Net(self.case.network)) is not None
+        return self.case.device.type == "cpu" and built() and Chain.of(Net(self.case.network)) is not None
 
     def _ours(self, precision: Precision, kernels: Kernels) -> None:
         """One at a time, stacks as long as they are worth it, and both in several processes."""

@@ -2,7 +2,7 @@
 
 
 def compile_() -> None:
-    """Compile kernels for linear models and MLPs under plain SGD, which are faster on this processor than PyTorch's.
+    """Compile kernels for linear models and MLPs, which are faster on this processor than PyTorch's.
 
     Needs a C++ compiler. Without these kernels everything runs on PyTorch's. Runs that begin afterwards use them where
     they are faster (--kernels); the results differ from PyTorch's in rounding.
@@ -20,7 +20,9 @@ def compile_() -> None:
     kernels.note_speeds(speeds)
     console = out()
     say(console, f"compiled for {cpu_model()}: {file}")
-    say(console, "times PyTorch's speed: " + ", ".join(f"{case} {ratio:.2f}" for case, ratio in speeds.items()))
-    for layers, network in ((1, "linear models"), (2, "MLPs")):
-        use = "uses them" if kernels.faster(layers) else "takes PyTorch's, which are faster here in one case or both"
-        say(console, f"--kernels auto {use} for {network}")
+    for layers, network, title in ((1, kernels.LINEAR, "linear models"), (2, kernels.MLP, "MLPs")):
+        for optimiser in kernel_check.RULES:
+            ratios = [f"{speeds[kernels.Case(network, optimiser, batch)]:.2f}" for batch in kernel_check.BATCHES]
+            use = "them" if kernels.faster(layers, optimiser) else "PyTorch's"
+            at = " and ".join(f"{ratio} (B {batch})" for ratio, batch in zip(ratios, kernel_check.BATCHES, strict=True))
+            say(console, f"{title}, {optimiser}: {at} times PyTorch's speed; --kernels auto takes {use}")

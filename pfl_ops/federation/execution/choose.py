@@ -106,11 +106,12 @@ def threads(execution: Execution) -> int:
     return cores.usable()
 
 
-def kernels(execution: Execution, on: torch.device, layers: int) -> Kernels:
+def kernels(execution: Execution, on: torch.device, layers: int, optimiser: str) -> Kernels:
     """The kernels of a run: compiled ones where they cover its training, are built, and were found to be faster.
 
     Args:
         on: the device. layers: linear layers that compiled kernels would cover, 0 where they don't.
+        optimiser: sgd, momentum or adam.
     Raises:
         PflOpsError: compiled kernels are asked for and can't be used.
     """
@@ -118,11 +119,11 @@ def kernels(execution: Execution, on: torch.device, layers: int) -> Kernels:
         return "torch"
     covered = layers > 0 and on.type == "cpu"
     if execution.kernels == "auto":
-        return "compiled" if covered and compiled.faster(layers) else "torch"
+        return "compiled" if covered and compiled.faster(layers, optimiser) else "torch"
     if not covered:
         raise PflOpsError(
-            "compiled kernels cover networks of linear layers and ReLU, trained by plain SGD on the cross-entropy, in "
-            "float32 or float64 on a CPU; use --kernels auto"
+            "compiled kernels cover networks of linear layers and ReLU, trained on the cross-entropy in float32 or "
+            "float64 on a CPU; use --kernels auto"
         )
     compiled.library()
     return "compiled"

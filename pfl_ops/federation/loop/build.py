@@ -60,6 +60,11 @@ def make_task(
     return replace(task, net=net, layout=net.layout, initial=torch.cat([task.initial, added.to(task.initial)]))
 
 
+def rule_of(training: Training) -> Rule:
+    """The optimiser of a training section."""
+    return Rule(training.optimiser, training.lr, training.momentum, training.weight_decay)
+
+
 def make_trainer(
     task: Task, feed: Feed, training: Training, stack: int | None, draws: bool, compiled: bool = False
 ) -> Trainer:
@@ -71,7 +76,7 @@ def make_trainer(
         compiled: use the compiled kernels where they cover a step.
     """
     keep_freed_memory()
-    rule = Rule(training.optimiser, training.lr, training.momentum, training.weight_decay)
+    rule = rule_of(training)
     length = Length(training.local_epochs, training.local_steps, training.batch_size)
     return Trainer(
         task, feed, rule, length, stack, bfloat16=training.precision == "bfloat16", draws=draws, compiled=compiled
@@ -79,11 +84,10 @@ def make_trainer(
 
 
 def coverable_layers(task: Task, feed: Feed, training: Training) -> int:
-    """Count the linear layers of a network that compiled kernels cover with this loss, optimiser, precision and kind
-    of data; 0 if they don't."""
-    rule = Rule(training.optimiser, training.lr, training.momentum, training.weight_decay)
+    """Count the linear layers of a network that compiled kernels cover with this loss, precision and kind of data; 0 if
+    they don't."""
     exact = training.precision in ("float32", "float64")
-    chain = Chain.of(task.net) if exact and rule.plain and task.loss is cross_entropy and takes(feed) else None
+    chain = Chain.of(task.net) if exact and task.loss is cross_entropy and takes(feed) else None
     return len(chain.layers) if chain else 0
 
 

@@ -25,7 +25,7 @@ from pfl_ops.federation.execution.review import PROCESSOR, Executions, kept
 from pfl_ops.federation.execution.stackable import stacks
 from pfl_ops.federation.execution.workers import PooledScorer, PooledTrainer
 from pfl_ops.federation.loop import cohort, diverged, engine, finish
-from pfl_ops.federation.loop.build import coverable_layers, make_task, make_trainer, timed_steps, work_of
+from pfl_ops.federation.loop.build import coverable_layers, make_task, make_trainer, rule_of, timed_steps, work_of
 from pfl_ops.federation.loop.diverged import Diverged
 from pfl_ops.federation.loop.finish import LastRoundResults
 from pfl_ops.federation.method.checked import CheckedMethod, MethodError, check_update
@@ -416,7 +416,8 @@ class Simulation:
             self.complaints += lines
             return executions if adapt and not lines else Executions(executions.taken)
         work = work_of(self.task, self.feed, self.training)
-        kernels = choose.kernels(self.execution, self._device, coverable_layers(self.task, self.feed, self.training))
+        layers, optimiser = coverable_layers(self.task, self.feed, self.training), rule_of(self.training).name
+        kernels = choose.kernels(self.execution, self._device, layers, optimiser)
         loss = losses.LOSSES.digest(self.training.loss)  # None: the package's own, of which timings may be kept already
         chosen = choose.resolve(
             self.execution, self._device, self.training.precision, stackable=stackable,

@@ -32,6 +32,11 @@ class Chain:
     def __init__(self, layers: Sequence[Layer]) -> None:
         self.layers = tuple(layers)
 
+    @property
+    def names(self) -> set[str]:
+        """The parameters' names."""
+        return {name for layer in self.layers for name in (layer.weight, layer.bias) if name is not None}
+
     @classmethod
     def of(cls, net: Net) -> "Chain | None":
         """The network as a chain; None where it holds any other layer."""

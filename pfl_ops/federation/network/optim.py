@@ -8,6 +8,7 @@ the pure one, for steps of a method's own: new rows out, nothing written. Both c
           w ← w − η (m / (1 − β₁ʲ)) / (√(v / (1 − β₂ʲ)) + ε),  β₁ = 0.9, β₂ = 0.999, ε = 1e−8
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -29,9 +30,38 @@ class Rule:
     weight_decay: float = 0.0
 
     @property
+    def name(self) -> str:
+        """sgd, momentum or adam: what a step keeps from the ones before decides its cost."""
+        return "momentum" if self.kind == "sgd" and self.momentum else self.kind
+
+    @property
     def plain(self) -> bool:
         """True if a step adds a multiple of the gradient, and of the parameter for weight decay."""
         return self.kind == "sgd" and not self.momentum
+
+
+@dataclass
+class Moments:
+    """Moments of leaves that kernels update in place, [c, ...] each, and the steps that they have taken.
+
+    Attributes:
+        first: momentum, or Adam's m. second: Adam's v. Empty where the optimiser has none.
+    """
+
+    first: list[Tensor]
+    second: list[Tensor]
+    taken: int = 0
+
+    @classmethod
+    def of(cls, rule: Rule, like: Sequence[Tensor]) -> "Moments":
+        """Return the moments before the first step."""
+        first = [] if rule.plain else [torch.zeros_like(w) for w in like]
+        return cls(first, [torch.zeros_like(w) for w in like] if rule.kind == "adam" else [])
+
+    def shrink(self, rows: int) -> None:
+        """Only the first `rows` rows go on."""
+        self.first = [m[:rows] for m in self.first]
+        self.second = [v[:rows] for v in self.second]
 
 
 class Leaves:

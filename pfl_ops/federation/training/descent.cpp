@@ -1,4 +1,4 @@
-// Plain SGD on the mean cross-entropy of fully connected networks: all steps of some clients in one call.
+// SGD and Adam on the mean cross-entropy of fully connected networks: all steps of some clients in one call.
 //
 // A client's weights stay in the processor's cache for all its steps. All matrices are copied into rows that are
 // padded with zeros to whole vectors and whole blocks, so that no product has an edge. Clients do not depend on one
@@ -50,12 +50,15 @@ struct Leaf {
   int64_t moves;
   const void* offset;  // added in each step, in the shape of the values; null: nothing
   int64_t offset_stride;
+  void *first, *second;  // moments, in the shape of the values; null: the optimiser has none
 };
 
 struct Layer {
   int64_t in, out, relu;
   Leaf weight, bias;  // [out, in] and [out]; without a bias its values are null
 };
+
+enum Optimiser : int64_t { PLAIN, MOMENTUM, ADAM };
 
 struct Steps {
   int64_t count, clients, batch, threads;
@@ -67,9 +70,11 @@ struct Steps {
   const void *mean, *scale;  // [pixels, channels]
   const int64_t* y;    // [n]
   const void* share;   // [count, clients, batch]; null: 1 / batch
-  const void* keep;    // [clients]: factor on the parameters in each step; null: 1
+  const void* keep;    // [clients]: a step adds offset to this multiple of the parameters; null: no such terms
   void* losses;        // [count, clients, batch]
   double rate;
+  int64_t optimiser, taken;  // taken: steps before the first of these
+  double first_decay, second_decay, eps;  // momentum, or Adam's β₁, β₂ and ε
 };
 
 template <typename T>
@@ -115,12 +120,20 @@ struct Products {
       }
   }
 
-  // to[r] += Σ_k a[k, r] from[k], for R rows of N vectors; element [k, r] of a is a[k * a_k + r * a_r].
-  template <int R, int N>
-  static void add_block(T* to, int64_t to_wide, const T* a, int64_t a_k, int64_t a_r, const T* from, int64_t from_wide, int64_t depth) {
+  // Where products are added: to `to` itself.
+  struct Sum {
+    T* to;
+    Vector start(int64_t i) const { return at(to + i); }
+    void end(int64_t i, const Vector& sum) const { at(to + i) = sum; }
+  };
+
+  // Adds Σ_k a[k, r] from[k] to R rows of N vectors; element [k, r] of a is a[k * a_k + r * a_r]. The target gives the
+  // vector at an index to start from, and takes the sum.
+  template <int R, int N, typename Target>
+  static void add_block(const Target& target, int64_t index, int64_t wide, const T* a, int64_t a_k, int64_t a_r, const T* from, int64_t from_wide, int64_t depth) {
     Vector block[R][N];
     for (int r = 0; r < R; r++)
-      for (int n = 0; n < N; n++) block[r][n] = at(to + r * to_wide + n * LANES);
+      for (int n = 0; n < N; n++) block[r][n] = target.start(index + r * wide + n * LANES);
     for (int64_t k = 0; k < depth; k++) {
       Vector x[N];
       for (int n = 0; n < N; n++) x[n] = at(from + k * from_wide + n * LANES);
@@ -130,25 +143,79 @@ struct Products {
       }
     }
     for (int r = 0; r < R; r++)
-      for (int n = 0; n < N; n++) at(to + r * to_wide + n * LANES) = block[r][n];
+      for (int n = 0; n < N; n++) target.end(index + r * wide + n * LANES, block[r][n]);
   }
 
   // The same for all rows, a multiple of R, and `columns`, a multiple of LANES.
-  template <int R>
-  static void add(T* to, int64_t to_wide, const T* a, int64_t a_k, int64_t a_r, const T* from, int64_t from_wide, int64_t depth, int64_t rows, int64_t columns) {
+  template <int R, typename Target>
+  static void add(const Target& target, int64_t wide, const T* a, int64_t a_k, int64_t a_r, const T* from, int64_t from_wide, int64_t depth, int64_t rows, int64_t columns) {
     int64_t vectors = columns / LANES;
     for (int64_t v = 0; v < vectors; v += VECTORS)
       for (int64_t r = 0; r < rows; r += R) {
-        T* t = to + r * to_wide + v * LANES;
+        const int64_t index = r * wide + v * LANES;
         const T *f = a + r * a_r, *x = from + v * LANES;
         switch (std::min(VECTORS, vectors - v)) {
-          case 1: add_block<R, 1>(t, to_wide, f, a_k, a_r, x, from_wide, depth); break;
-          case 2: add_block<R, 2>(t, to_wide, f, a_k, a_r, x, from_wide, depth); break;
-          case 3: add_block<R, 3>(t, to_wide, f, a_k, a_r, x, from_wide, depth); break;
-          default: add_block<R, VECTORS>(t, to_wide, f, a_k, a_r, x, from_wide, depth);
+          case 1: add_block<R, 1>(target, index, wide, f, a_k, a_r, x, from_wide, depth); break;
+          case 2: add_block<R, 2>(target, index, wide, f, a_k, a_r, x, from_wide, depth); break;
+          case 3: add_block<R, 3>(target, index, wide, f, a_k, a_r, x, from_wide, depth); break;
+          default: add_block<R, VECTORS>(target, index, wide, f, a_k, a_r, x, from_wide, depth);
         }
       }
   }
+};
+
+// A step of an optimiser with moments, as `after` in optim.py has it; V: a vector, or one number.
+template <typename T>
+struct Rule {
+  using P = Products<T>;
+  using Vector = typename P::Vector;
+  bool adam;
+  T first_decay, second_decay, eps, rate, scale;  // rate, scale: corrected for the moments' start at 0
+
+  Rule(const Steps& steps, int64_t count) : adam(steps.optimiser == ADAM), first_decay(T(steps.first_decay)), second_decay(T(steps.second_decay)), eps(T(steps.eps)) {
+    rate = T(adam ? steps.rate / (1 - std::pow(steps.first_decay, count)) : steps.rate);
+    scale = T(adam ? 1 / std::sqrt(1 - std::pow(steps.second_decay, count)) : 1);
+  }
+
+  static T root(T value) { return std::sqrt(value); }
+  static Vector root(const Vector& values) {
+    T elements[P::LANES];
+    std::memcpy(elements, &values, BYTES);
+    for (T& element : elements) element = std::sqrt(element);
+    Vector roots;
+    std::memcpy(&roots, elements, BYTES);
+    return roots;
+  }
+
+  template <typename V>
+  void momentum(V& w, V& first, const V& g) const {
+    first = first_decay * first + g;
+    w -= rate * first;
+  }
+
+  template <typename V>
+  void adaptive(V& w, V& first, V& second, const V& g) const {
+    first = first_decay * first + (1 - first_decay) * g;
+    second = second_decay * second + (1 - second_decay) * g * g;
+    w -= rate * first / (root(second) * scale + eps);
+  }
+
+  // A parameter and its moments, which a step changes; terms: what joins the gradient, null for nothing.
+  struct Target {
+    const Rule& rule;
+    T *w, *first, *second;
+    const T* terms;
+
+    Vector start(int64_t i) const { return terms ? P::at(terms + i) : Vector{}; }
+    void end(int64_t i, const Vector& g) const {
+      if (rule.adam) rule.adaptive(P::at(w + i), P::at(first + i), P::at(second + i), g);
+      else rule.momentum(P::at(w + i), P::at(first + i), g);
+    }
+    void end(int64_t i, T g) const {
+      if (rule.adam) rule.adaptive(w[i], first[i], second[i], g);
+      else rule.momentum(w[i], first[i], g);
+    }
+  };
 };
 
 // One layer of the client at work: padded copies of its parameters, its inputs h and the gradient d of its outputs.
@@ -158,47 +225,92 @@ struct Work {
   const Layer& layer;
   int64_t wide, tall, d_wide;  // padded: a row of w and h, rows of w, a row of d
   Buffer<T> w, b, h, d;
+  bool has_first, has_second;  // moments, of weight and bias; and what joins their gradients
+  Buffer<T> w_first, w_second, w_terms, b_first, b_second, b_terms;
 
-  Work(const Layer& layer, bool first, int64_t rows)
+  Work(const Layer& layer, bool first, int64_t rows, const Steps& steps)
       : layer(layer),
         wide(padded(first ? layer.in : padded(layer.in, COLUMNS), P::LANES)),
         tall(padded(layer.out, COLUMNS)),
         d_wide(padded(layer.out, COLUMNS * P::LANES)),
-        w(tall * wide), b(d_wide), h(rows * wide), d(rows * d_wide) {}
+        w(tall * wide), b(d_wide), h(rows * wide), d(rows * d_wide),
+        has_first(steps.optimiser != PLAIN), has_second(steps.optimiser == ADAM),
+        w_first(has_first * tall * wide), w_second(has_second * tall * wide), w_terms(has_first * tall * wide),
+        b_first(has_first * d_wide), b_second(has_second * d_wide), b_terms(has_first * d_wide) {}
 
   int64_t in() const { return padded(layer.in, P::LANES); }
 
   void load(int64_t client) {
-    for (int64_t o = 0; o < layer.out; o++) {
-      std::memcpy(w + o * wide, values(layer.weight, client) + o * layer.in, layer.in * sizeof(T));
-      std::memset(w + o * wide + layer.in, 0, (wide - layer.in) * sizeof(T));
-    }
-    std::memset(w + layer.out * wide, 0, (tall - layer.out) * wide * sizeof(T));  // NaN after a client that diverged
+    read(values(layer.weight, client), w);
     if (layer.bias.values) std::memcpy(b, values(layer.bias, client), layer.out * sizeof(T));
+    if (layer.weight.moves && has_first) read(moment(layer.weight.first, client, layer.in), w_first);
+    if (layer.weight.moves && has_second) read(moment(layer.weight.second, client, layer.in), w_second);
+    if (layer.bias.moves && has_first) std::memcpy(b_first, moment(layer.bias.first, client, 1), layer.out * sizeof(T));
+    if (layer.bias.moves && has_second) std::memcpy(b_second, moment(layer.bias.second, client, 1), layer.out * sizeof(T));
   }
 
   void store(int64_t client) const {
-    if (layer.weight.moves)
-      for (int64_t o = 0; o < layer.out; o++)
-        std::memcpy(values(layer.weight, client) + o * layer.in, w + o * wide, layer.in * sizeof(T));
+    if (layer.weight.moves) write(w, values(layer.weight, client));
     if (layer.bias.moves) std::memcpy(values(layer.bias, client), b, layer.out * sizeof(T));
+    if (layer.weight.moves && has_first) write(w_first, moment(layer.weight.first, client, layer.in));
+    if (layer.weight.moves && has_second) write(w_second, moment(layer.weight.second, client, layer.in));
+    if (layer.bias.moves && has_first) std::memcpy(moment(layer.bias.first, client, 1), b_first, layer.out * sizeof(T));
+    if (layer.bias.moves && has_second) std::memcpy(moment(layer.bias.second, client, 1), b_second, layer.out * sizeof(T));
   }
 
-  // w ← keep w + offset
+  // keep w + offset, in place of w, or as what joins the gradient
   void apply_terms(int64_t client, T keep) {
-    if (layer.weight.moves) terms(layer.weight, client, keep, w, wide, layer.out, layer.in);
-    if (layer.bias.moves) terms(layer.bias, client, keep, b, 0, 1, layer.out);
+    if (layer.weight.moves) terms(layer.weight, client, keep, w, has_first ? w_terms : w, wide, layer.out, layer.in);
+    if (layer.bias.moves) terms(layer.bias, client, keep, b, has_first ? b_terms : b, 0, 1, layer.out);
+  }
+
+  // Plain: w += dᵀ h and b += Σ d, where d is −η times the gradient.
+  void descend(int64_t batch) {
+    if (layer.weight.moves)
+      P::template add<COLUMNS>(typename P::Sum{w}, wide, d, d_wide, 1, h, wide, batch, tall, in());
+    if (layer.bias.moves)
+      for (int64_t n = 0; n < batch; n++)
+        for (int64_t o = 0; o < layer.out; o++) b[o] += d[n * d_wide + o];
+  }
+
+  // A step with moments by the gradients dᵀ h and Σ d, and the terms that join them.
+  void descend(int64_t batch, const Rule<T>& rule, bool terms) {
+    using Target = typename Rule<T>::Target;
+    if (layer.weight.moves)
+      P::template add<COLUMNS>(Target{rule, w, w_first, w_second, terms ? static_cast<T*>(w_terms) : nullptr}, wide, d, d_wide, 1, h, wide, batch, tall, in());
+    if (layer.bias.moves) {
+      const Target target{rule, b, b_first, b_second, nullptr};
+      for (int64_t o = 0; o < layer.out; o++) {
+        T g = terms ? b_terms[o] : T(0);
+        for (int64_t n = 0; n < batch; n++) g += d[n * d_wide + o];
+        target.end(o, g);
+      }
+    }
   }
 
  private:
   static T* values(const Leaf& leaf, int64_t client) { return static_cast<T*>(leaf.values) + client * leaf.stride; }
+  T* moment(void* of, int64_t client, int64_t columns) const { return static_cast<T*>(of) + client * layer.out * columns; }
 
-  static void terms(const Leaf& leaf, int64_t client, T keep, T* to, int64_t to_wide, int64_t rows, int64_t columns) {
+  // Rows of a weight [out, in] into padded ones. Zeros again in the padding: NaN after a client that diverged.
+  void read(const T* from, T* to) const {
+    for (int64_t o = 0; o < layer.out; o++) {
+      std::memcpy(to + o * wide, from + o * layer.in, layer.in * sizeof(T));
+      std::memset(to + o * wide + layer.in, 0, (wide - layer.in) * sizeof(T));
+    }
+    std::memset(to + layer.out * wide, 0, (tall - layer.out) * wide * sizeof(T));
+  }
+
+  void write(const T* from, T* to) const {
+    for (int64_t o = 0; o < layer.out; o++) std::memcpy(to + o * layer.in, from + o * wide, layer.in * sizeof(T));
+  }
+
+  static void terms(const Leaf& leaf, int64_t client, T keep, const T* from, T* to, int64_t wide, int64_t rows, int64_t columns) {
     const T* offset = static_cast<const T*>(leaf.offset);
     if (offset) offset += client * leaf.offset_stride;
     for (int64_t r = 0; r < rows; r++)
       for (int64_t i = 0; i < columns; i++)
-        to[r * to_wide + i] = keep * to[r * to_wide + i] + (offset ? offset[r * columns + i] : T(0));
+        to[r * wide + i] = keep * from[r * wide + i] + (offset ? offset[r * columns + i] : T(0));
   }
 };
 
@@ -209,7 +321,7 @@ class Walk {
  public:
   Walk(const Layer* layers, int64_t n, const Steps& steps)
       : steps(steps), rows(padded(steps.batch, ROWS)), z_wide(padded(layers[n - 1].out, COLUMNS)), z(rows * z_wide) {
-    for (int64_t l = 0; l < n; l++) work.emplace_back(layers[l], l == 0, rows);
+    for (int64_t l = 0; l < n; l++) work.emplace_back(layers[l], l == 0, rows, steps);
     while (first + 1 < n && !layers[first].weight.moves && !layers[first].bias.moves) first++;
   }
 
@@ -221,7 +333,7 @@ class Walk {
       else take(static_cast<const T*>(steps.x), samples);
       forward();
       cross_entropy(samples, (j * steps.clients + client) * steps.batch);
-      backward(client);
+      backward(client, j);
     }
     for (auto& a : work) a.store(client);
   }
@@ -261,11 +373,12 @@ class Walk {
     }
   }
 
-  // Losses, and −η times the gradient of the scores.
+  // Losses, and the gradient of the scores; where a step is plain, −η times it.
   void cross_entropy(const int64_t* samples, int64_t at) {
     Work<T>& a = work.back();
     const int64_t classes = a.layer.out;
     const T* share = static_cast<const T*>(steps.share);
+    const T scale = steps.optimiser == PLAIN ? T(-steps.rate) : T(1);
     for (int64_t b = 0; b < steps.batch; b++) {
       const T* scores = z + b * z_wide;
       T* d = a.d + b * a.d_wide;
@@ -273,32 +386,30 @@ class Walk {
       T largest = scores[0], total = 0;
       for (int64_t o = 1; o < classes; o++) largest = std::max(largest, scores[o]);
       for (int64_t o = 0; o < classes; o++) total += d[o] = std::exp(scores[o] - largest);
-      const T step = T(-steps.rate) * (share ? share[at + b] : T(1) / T(steps.batch));
+      const T step = scale * (share ? share[at + b] : T(1) / T(steps.batch));
       for (int64_t o = 0; o < classes; o++) d[o] *= step / total;
       d[y] -= step;
       static_cast<T*>(steps.losses)[at + b] = std::log(total) + largest - scores[y];
     }
   }
 
-  void backward(int64_t client) {
+  void backward(int64_t client, int64_t step) {
     const T* keep = static_cast<const T*>(steps.keep);
+    const Rule<T> rule(steps, steps.taken + step + 1);
     for (int64_t l = int64_t(work.size()) - 1; l >= first; l--) {
       Work<T>& a = work[l];
       if (l > first) {  // before the weight moves
         Work<T>& under = work[l - 1];
         std::memset(under.d, 0, rows * under.d_wide * sizeof(T));
-        P::template add<ROWS>(under.d, under.d_wide, a.d, 1, a.d_wide, a.w, a.wide, a.layer.out, rows, a.in());
+        P::template add<ROWS>(typename P::Sum{under.d}, under.d_wide, a.d, 1, a.d_wide, a.w, a.wide, a.layer.out, rows, a.in());
         if (under.layer.relu)
           for (int64_t b = 0; b < steps.batch; b++)
             for (int64_t i = 0; i < a.layer.in; i++)
               if (a.h[b * a.wide + i] <= 0) under.d[b * under.d_wide + i] = 0;
       }
       if (keep) a.apply_terms(client, keep[client]);
-      if (a.layer.weight.moves)
-        P::template add<COLUMNS>(a.w, a.wide, a.d, a.d_wide, 1, a.h, a.wide, steps.batch, a.tall, a.in());
-      if (a.layer.bias.moves)
-        for (int64_t b = 0; b < steps.batch; b++)
-          for (int64_t o = 0; o < a.layer.out; o++) a.b[o] += a.d[b * a.d_wide + o];
+      if (steps.optimiser == PLAIN) a.descend(steps.batch);
+      else a.descend(steps.batch, rule, keep != nullptr);
     }
   }
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from pfl_ops.federation.network.chain import Chain
-from pfl_ops.federation.network.optim import Rule
+from pfl_ops.federation.network.optim import Moments, Rule
 from pfl_ops.federation.training.feed import Feed
 from pfl_ops.federation.training.leaves import GradientTerms
 
@@ -42,7 +42,7 @@ class Descent:
 
     Args:
         chain: the network. names, leaves: what moves, in place, [c, *shape] each. rest: what stays, by name.
-        rule: η and weight decay. terms: shift and pull.
+        rule: η and weight decay. terms: shift and pull. moments: of the leaves; None: before the first step.
     """
 
     def __init__(
@@ -53,10 +53,12 @@ class Descent:
         rest: Mapping[str, Tensor],
         rule: Rule,
         terms: GradientTerms,
+        moments: Moments | None = None,
     ) -> None:
         place = {name: i for i, name in enumerate(names)}
         values = {**rest, **dict(zip(names, leaves, strict=True))}
         self.leaves, self.rule, self.terms = leaves, rule, terms
+        self.moments = moments or Moments.of(rule, leaves)
         self.terms_apply = bool(rule.weight_decay) or terms.shift is not None or terms.anchor is not None
         self.layers = [
             DescentLayer(

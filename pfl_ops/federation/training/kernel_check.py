@@ -2,59 +2,64 @@
 
 import time
 from collections.abc import Callable
-from itertools import pairwise
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from pfl_ops.data.clients import Pool
 from pfl_ops.errors import PflOpsError
-from pfl_ops.federation.network.chain import Chain, Layer
+from pfl_ops.federation.method.contract import Task
+from pfl_ops.federation.method.walk import Keys, Length
+from pfl_ops.federation.network.cross_entropy import cross_entropy
+from pfl_ops.federation.network.net import Net
 from pfl_ops.federation.network.optim import Rule
-from pfl_ops.federation.training.chunk import STRETCH
-from pfl_ops.federation.training.compiled import CompiledDescent
-from pfl_ops.federation.training.descent import Descent
 from pfl_ops.federation.training.feed import Feed
-from pfl_ops.federation.training.kernels import LINEAR, MLP
-from pfl_ops.federation.training.leaves import GradientTerms
+from pfl_ops.federation.training.kernels import LINEAR, MLP, Case
+from pfl_ops.federation.training.train import Trainer
+from pfl_ops.models.linear import Linear
+from pfl_ops.models.mlp import MLP as Mlp
 
-SIZES = {LINEAR: (784, 10), MLP: (784, 200, 200, 10)}  # of layers
+NETWORKS: dict[str, Callable[..., nn.Module]] = {LINEAR: Linear, MLP: Mlp}
+RULES = {"sgd": Rule("sgd", 1e-3), "momentum": Rule("sgd", 1e-3, momentum=0.9), "adam": Rule("adam", 1e-3)}
 BATCHES = (10, 50)
-CLIENTS, SAMPLES, STEPS = 5, 2000, 10
+CLIENTS, SAMPLES, STEPS, CLASSES, SHAPE = 5, 500, 10, 10, (1, 28, 28)
 TOLERANCE = 1e-10
 READINGS, SECONDS = 5, 0.02  # of each side, in turns; the length of one
 
 
-def compare() -> dict[str, float]:
-    """Check the compiled kernels, and time them beside PyTorch's operators on one thread.
+def compare() -> dict[Case, float]:
+    """Check the compiled kernels, and time them beside PyTorch's operators on one thread, in stacks of five clients.
 
     Returns:
-        "linear B 10" -> speed in multiples of PyTorch's: the ratio of the least CPU times, for each network and batch.
+        The speed in multiples of PyTorch's of each case: the ratio of the least CPU times.
     Raises:
         PflOpsError: the library is not built, or its results differ by more than 1e-10 in float64.
     """
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        for name, sizes in SIZES.items():
-            difference = (_trained(CompiledDescent, sizes) - _trained(Descent, sizes)).abs().max().item()
-            if not difference <= TOLERANCE:
-                raise PflOpsError(f"compiled kernels differ from PyTorch's by {difference:.1g} on {name}; not used")
-        return {f"{name} B {batch}": _ratio(sizes, batch) for name, sizes in SIZES.items() for batch in BATCHES}
+        for network in NETWORKS:
+            for optimiser in RULES:
+                torchs, ours = (_walk(network, optimiser, 7, torch.float64, compiled)() for compiled in (False, True))
+                difference = (ours - torchs).abs().max().item()
+                if not difference <= TOLERANCE:
+                    raise PflOpsError(
+                        f"compiled kernels differ from PyTorch's by {difference:.1g} on {network} under {optimiser}; "
+                        "not used"
+                    )
+        return {
+            Case(network, optimiser, batch): _ratio(network, optimiser, batch)
+            for network in NETWORKS
+            for optimiser in RULES
+            for batch in BATCHES
+        }
     finally:
         torch.set_num_threads(before)
 
 
-def _trained(kind: type[Descent], sizes: tuple[int, ...]) -> Tensor:
-    """Parameters after some steps, one row."""
-    leaves, walk = _walk(kind, sizes, 7, torch.float64)
-    walk()
-    return torch.cat([leaf.flatten() for leaf in leaves])
-
-
-def _ratio(sizes: tuple[int, ...], batch: int) -> float:
-    walks = [_walk(kind, sizes, batch, torch.float32)[1] for kind in (Descent, CompiledDescent)]
+def _ratio(network: str, optimiser: str, batch: int) -> float:
+    walks = [_walk(network, optimiser, batch, torch.float32, compiled) for compiled in (False, True)]
     best = [float("inf")] * len(walks)
     for _ in range(READINGS):
         for i, walk in enumerate(walks):
@@ -72,21 +77,22 @@ def _seconds(walk: Callable[[], object]) -> float:
     return (time.thread_time() - start) / count
 
 
-def _walk(
-    kind: type[Descent], sizes: tuple[int, ...], batch: int, dtype: torch.dtype
-) -> tuple[list[Tensor], Callable[[], object]]:
-    """The leaves of some clients, and a function that takes `STEPS` steps of each, as many at once as a `Trainer`."""
+def _walk(network: str, optimiser: str, batch: int, dtype: torch.dtype, compiled: bool) -> Callable[[], Tensor]:
+    """A function that trains some clients for `STEPS` steps each, as a round does, and returns their rows [C, P]."""
     g = torch.Generator().manual_seed(0)
-    side = round(sizes[0] ** 0.5)
-    x = torch.randint(0, 256, (SAMPLES, side, side, 1), generator=g, dtype=torch.uint8)
-    y = torch.randint(0, sizes[-1], (SAMPLES,), generator=g)
-    feed = Feed(Pool(x, y, [torch.arange(SAMPLES)]), np.array([128.0]), np.array([64.0]), torch.device("cpu"), dtype)
-    shapes = [shape for i, o in pairwise(sizes) for shape in ((o, i), (o,))]
-    leaves = [torch.randn(CLIENTS, *shape, generator=g, dtype=dtype) / sizes[0] ** 0.5 for shape in shapes]
-    count = len(sizes) - 1
-    chain = Chain([Layer(f"{i}.weight", f"{i}.bias", i < count - 1) for i in range(count)])
-    names = [f"{i}.{part}" for i in range(count) for part in ("weight", "bias")]
-    samples = torch.randint(0, SAMPLES, (STEPS, CLIENTS, batch), generator=g)
-    descent = kind(chain, names, leaves, {}, Rule("sgd", 1e-3), GradientTerms())
-    at_once = STEPS if kind is CompiledDescent else max(1, STRETCH // (samples[0].numel() * sizes[0] * dtype.itemsize))
-    return leaves, lambda: [descent.run(feed, part, None) for part in samples.split(at_once)]
+    x = torch.randint(0, 256, (CLIENTS * SAMPLES, *SHAPE[1:], 1), generator=g, dtype=torch.uint8)
+    y = torch.randint(0, CLASSES, (len(x),), generator=g)
+    pool = Pool(x, y, list(torch.arange(len(x)).split(SAMPLES)))
+    feed = Feed(pool, np.array([128.0]), np.array([64.0]), torch.device("cpu"), dtype)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        module = NETWORKS[network](SHAPE, CLASSES).to(dtype)
+    net = Net(module)
+    start = net.layout.flatten({name: p.detach() for name, p in module.named_parameters()})
+    task = Task(
+        net, net.layout, start, pool.sizes, pool.class_counts(CLASSES), rounds=1, cohort_size=CLIENTS, seed=0,
+        example=feed.inputs(torch.zeros(1, dtype=torch.int64)), loss=cross_entropy,
+    )  # fmt: skip
+    rule, length = RULES[optimiser], Length(None, STEPS, batch)
+    trainer = Trainer(task, feed, rule, length, CLIENTS, compiled=compiled)
+    return lambda: trainer.train(range(CLIENTS), start, length, Keys(0, "timing", 0, 0), rule)

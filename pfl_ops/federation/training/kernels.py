@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import NamedTuple
 
 from pfl_ops.data.store import cache_folder, remember, remembered
 from pfl_ops.errors import PflOpsError, echo
@@ -33,6 +34,17 @@ COMMAND = "pfl-ops compile"
 LINEAR, MLP = "linear", "mlp"  # the networks whose speeds are noted: of one linear layer, of several
 
 
+class Case(NamedTuple):
+    """Training whose speed is noted: `LINEAR` or `MLP`, sgd, momentum or adam, samples a step."""
+
+    network: str
+    optimiser: str
+    batch: int
+
+    def __str__(self) -> str:
+        return f"{self.network} {self.optimiser} B {self.batch}"
+
+
 @cache
 def key() -> str:
     """Return all that the library depends on: code, flags and processor, as JSON."""
@@ -50,21 +62,25 @@ def built() -> bool:
     return library_file().is_file()
 
 
-def faster(layers: int) -> bool:
-    """True if the library is there, and was faster than PyTorch in each timed case of such a network.
+def faster(layers: int, optimiser: str) -> bool:
+    """True if the library is there, and was faster than PyTorch in each timed case of such a network and optimiser.
 
     Args:
-        layers: linear layers of the network, 1 or more.
+        layers: linear layers of the network, 1 or more. optimiser: sgd, momentum or adam.
     """
     speeds = remembered("kernels", key()) if built() else None
     network = LINEAR if layers == 1 else MLP
-    own = [speeds[case] for case in speeds if case.split()[0] == network] if isinstance(speeds, dict) else []
+    own = (
+        [speeds[case] for case in speeds if case.split()[:2] == [network, optimiser]]
+        if isinstance(speeds, dict)
+        else []
+    )
     return min(own, default=0.0) >= 1
 
 
-def note_speeds(speeds: Mapping[str, float]) -> None:
-    """Keep the speeds of the library for `faster`: case -> times PyTorch's; a case's first word is its network."""
-    remember("kernels", key(), dict(speeds))
+def note_speeds(speeds: Mapping[Case, float]) -> None:
+    """Keep the speeds of the library for `faster`, in multiples of PyTorch's."""
+    remember("kernels", key(), {str(case): speed for case, speed in speeds.items()})
 
 
 def library() -> ctypes.CDLL:

@@ -129,9 +129,12 @@ class Spread:
             return [b.grad(w, loss, slice(start, stop), ctx)[:, start:stop].contiguous()]
         return b.gradients(self.blocks, leaves, self.resting(fixed))
 
-    def direct(self, chain: Chain | None, rule: Rule) -> bool:
-        """True if a step can go straight into the weights: plain SGD on a chain of linear layers."""
-        return self.by_block and chain is not None and rule.plain
+    def direct(self, chain: Chain | None, rule: Rule, compiled: bool) -> bool:
+        """True if a step can go straight into the weights: on a chain of linear layers plain SGD, and where kernels are
+        compiled any optimiser that moves nothing else."""
+        if not self.by_block or chain is None:
+            return False
+        return rule.plain or (compiled and {*self.names} <= chain.names)
 
     def resting(self, fixed: Tensor) -> dict[str, Tensor]:
         """The network's parameters that do not move, by name, [c, *shape] each."""

@@ -21,7 +21,7 @@ from pfl_ops.federation.method.walk import Keys, Length, Meter, Step
 from pfl_ops.federation.misuse import MisuseError, kind, name_of, repeatable
 from pfl_ops.federation.network.chain import Chain
 from pfl_ops.federation.network.cross_entropy import cross_entropy
-from pfl_ops.federation.network.optim import Leaves, Rule
+from pfl_ops.federation.network.optim import Leaves, Moments, Rule
 from pfl_ops.federation.network.passes import Passes
 from pfl_ops.federation.training import plan
 from pfl_ops.federation.training.chunk import STRETCH, Chunk
@@ -42,7 +42,7 @@ class Trainer:
         chunk: clients stacked at once; None: the loop way, one client at a time on ordinary kernels.
         bfloat16: run forward passes under autocast.
         draws: the network may draw numbers itself (dropout), from PyTorch's own generator.
-        compiled: take steps of plain SGD on linear layers by the compiled kernels, which are built on this machine.
+        compiled: take steps on linear layers by the compiled kernels, which are built on this machine.
     """
 
     def __init__(
@@ -202,7 +202,8 @@ class Trainer:
         spread = Spread(self.task.layout, out.shape[1], only, rows, by_block)
         leaves, fixed, terms = spread.leaves(start), spread.fixed(start), spread.terms(shift, pull)
         chain = self.passes.chain
-        if chain is not None and spread.direct(chain, rule):
+        compiled = self.compiled and takes(self.feed)
+        if chain is not None and spread.direct(chain, rule, compiled):
             self._descend(chain, out, chunk, spread, leaves, fixed, terms, stream, rule)
             return
         optimiser = Leaves(rule, leaves)
@@ -235,13 +236,15 @@ class Trainer:
         at_work = len(chunk.rows)
         compiled = self.compiled and takes(self.feed)
         make, limit = (CompiledDescent, sys.maxsize) if compiled else (Descent, STRETCH)
-        descent = make(chain, spread.names, leaves, spread.resting(fixed), rule, terms)
+        moments = Moments.of(rule, leaves)
+        descent = make(chain, spread.names, leaves, spread.resting(fixed), rule, terms, moments)
         for stretch in chunk.stretches(self.feed, limit):
             if stretch.active < at_work:
                 spread.store(out, leaves, stretch.active, at_work)
                 at_work = stretch.active
                 leaves, fixed, terms = [w[:at_work] for w in leaves], fixed[:at_work], terms.first(at_work)
-                descent = make(chain, spread.names, leaves, spread.resting(fixed), rule, terms)
+                moments.shrink(at_work)
+                descent = make(chain, spread.names, leaves, spread.resting(fixed), rule, terms, moments)
             losses = descent.run(self.feed, stretch.samples, stretch.share)
             seen = losses if stretch.real is None else losses * stretch.real
             self.meter.add(stream, seen.sum(dtype=torch.float64), stretch.total)
