@@ -122,7 +122,10 @@ def _plain(error: typer.TyperException) -> str:
     if context and hasattr(error, "option_name") and hasattr(error, "possibilities"):  # no such option
         message = re.sub(r"\s*\(Possible options: .*\)$", "", message)
         flags = [flag for parameter in context.command.params for flag in (*parameter.opts, *parameter.secondary_opts)]
-        hint = flag_hint(str(context.info_name), error.option_name, [flag for flag in flags if flag.startswith("--")])
+        wrong, whole = error.option_name, getattr(error.__context__, "option_name", None)
+        if whole and not wrong.startswith("--") and whole.startswith(wrong):  # of -algo Click's parser names -a alone
+            message, wrong = message.replace(wrong, whole, 1), whole
+        hint = flag_hint(str(context.info_name), wrong, [flag for flag in flags if flag.startswith("--")])
         message += f". {hint}" if hint else ""
     return f"{message[:1].lower()}{message[1:]} ({context.command_path if context else 'pfl-ops'} --help)"
 

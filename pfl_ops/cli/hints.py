@@ -17,6 +17,9 @@ OTHER_NAMES: Mapping[str, str] = {
 }
 """Flag -> its names in PFLlib, FL-bench, Flower and scripts, where the nearest spelling would be another flag."""
 
+ONE_DASH: Mapping[str, str] = {"ls": "--local-epochs", "m": "--model", "t": "--repetitions"}
+"""PFLlib's flags of one dash whose names are no flag here: name -> flag."""
+
 NOTES: Mapping[tuple[str, str], str] = {
     ("run", "algorithm"): "The method has no flag: pfl-ops run fedavg",
     ("tune", "algorithm"): "The method has no flag: pfl-ops tune fedavg",
@@ -41,13 +44,16 @@ def flag_hint(command: str, wrong: str, flags: Collection[str]) -> str:
     'A setting without a flag: --set PATH=VALUE'
     >>> flag_hint("run", "--momentum", ["--lr", "--set"])
     'A setting without a flag: --set training.momentum=VALUE'
+    >>> flag_hint("run", "-nc", ["--clients"]), flag_hint("run", "-did", ["--device"])
+    ("Did you mean '--clients'?", 'A flag has two dashes')
     """
-    if not wrong.startswith("--"):
-        return "A flag has two dashes"
     name = wrong.strip("-").replace("_", "-").casefold()
     if (note := NOTES.get((command, {"algo": "algorithm", "method": "algorithm"}.get(name, name)))) is not None:
         return note
     same = [flag for flag, others in OTHER_NAMES.items() if name in others.split()]
+    if not wrong.startswith("--"):
+        other = next((flag for flag in (f"--{name}", ONE_DASH.get(name, ""), *same) if flag in flags), None)
+        return f"Did you mean '{other}'?" if other else "A flag has two dashes"
     if name in VALUES:
         same.append(VALUES[name])
     bare = {flag.strip("-"): flag for flag in flags}
