@@ -331,6 +331,13 @@ def test_list_says_what_each_is(kind: str) -> None:
     assert lines and all(len(line.split()) > 2 for line in lines)
 
 
+def test_show_preset_has_the_rules_of_methods() -> None:
+    lines = cli("show", "paper").stdout.splitlines()
+    assert "  training.optimiser=adam" in lines
+    assert "  algorithm.name=fedavg: training.optimiser=sgd" in lines  # what `run fedavg --preset paper` has
+    assert "  algorithm.name=pfedme: algorithm.inner_steps=5, algorithm.inner_lr=0.01" in cli("show", "pfllib").stdout
+
+
 def test_list_tells_two_methods_of_one_file_apart() -> None:
     lines = [line for line in cli("list", "algorithms").stdout.splitlines() if "fedpg " in line]
     assert len(lines) == 2 and "FedPG whose step is as long as it helps every client." in lines[1]

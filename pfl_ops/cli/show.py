@@ -174,9 +174,17 @@ def space_table(space: "Space") -> Table:
 
 
 def _show_preset(name: str) -> None:
-    from pfl_ops.config.presets import preset, presets
+    from pfl_ops.config.presets import preset, preset_rules, presets
 
     _heading(name, "preset")
     say(out(), presets()[name])
     for path, value in preset(name, {}).items():
         say(out(), f"  {path}={value_text(value)}")
+    rules = preset_rules(name)
+    if rules:
+        say(out(), "in their place, or beside them:")
+    for given, added in rules:
+        where, new = (
+            ", ".join(f"{path}={value_text(value)}" for path, value in part.items()) for part in (given, added)
+        )
+        say(out(), f"  {where}: {new}")

@@ -21,6 +21,15 @@ def presets() -> dict[str, str]:
     return {name: preset["description"] for name, preset in _presets().items()}
 
 
+def preset_rules(name: str) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    """What a preset adds where some settings have given values: ({path: value} of these, {path: value}), in order.
+
+    >>> next(added for given, added in preset_rules("paper") if given == {"data.name": "cifar10"})
+    {'training.lr': 0.001}
+    """
+    return [(rule["when"], rule["set"]) for rule in _presets()[name].get("rules", ())]
+
+
 def preset(name: str, chosen: Mapping[str, Any]) -> dict[str, Any]:
     """The values of a preset: path -> value.
 
@@ -34,7 +43,7 @@ def preset(name: str, chosen: Mapping[str, Any]) -> dict[str, Any]:
         raise unknown("preset", name, _presets())
     found = _presets()[name]
     values = dict(found["set"])
-    for rule in found.get("rules", ()):
-        if all(chosen.get(path, found["set"].get(path)) == value for path, value in rule["when"].items()):
-            values |= rule["set"]
+    for given, added in preset_rules(name):
+        if all(chosen.get(path, found["set"].get(path)) == value for path, value in given.items()):
+            values |= added
     return values
