@@ -193,6 +193,14 @@ def fresh(*words: str, **env: str) -> tuple[str, set[str]]:
 HEAVY = {"torch", "mlflow", "ray", "optuna", "pandas", "matplotlib", "sklearn"}
 
 
+def test_help_says_what_seeds_do_in_each_command() -> None:
+    """In `tune` repetitions are test runs, and 0 is allowed; in `tabulate` they are refused, and so not shown."""
+    texts = {name: " ".join(cli(name, "--help").stdout.replace("│", " ").split()) for name in ("tune", "tabulate")}
+    assert "Test runs of the choice, with seeds seed, seed + 1, ...; 0: test data stay" in texts["tune"]
+    assert "Seed of the trials, and of the first test run." in texts["tune"]
+    assert "--repetitions" not in texts["tabulate"]
+
+
 @pytest.mark.parametrize("words", [("--help",), ("tune", "--help"), ("bench", "--help")], ids=" ".join)
 def test_help_answers_at_once(words: tuple[str, ...]) -> None:
     stdout, modules = fresh(*words)

@@ -60,7 +60,7 @@ def show(
     show_name(name)
 
 
-@with_flags("dataset", "train-size", "clients", "alpha", "seed")
+@with_flags("dataset", "train-size", "clients", "alpha", "seed", helps={"seed": "Seed of the division."})
 def partition(
     kind: Annotated[
         str,

@@ -117,18 +117,22 @@ PANELS = {"Experiment": EXPERIMENT, "Execution": EXECUTION}
 Command = Callable[..., None]
 
 
-def with_flags(*names: str, panels: Mapping[str, tuple[Flag, ...]] = PANELS) -> Callable[[Command], Command]:
+def with_flags(
+    *names: str, panels: Mapping[str, tuple[Flag, ...]] = PANELS, helps: Mapping[str, str | None] | None = None
+) -> Callable[[Command], Command]:
     """Decorator: a command that takes `**flags` gets flags of these tables, after its positional arguments.
 
     Args:
         names: which; none: all. panels: heading -> table.
+        helps: name -> help text of a flag that means something else to this command; None: it is refused, and hidden.
     """
+    texts = helps or {}
 
     def add(command: Command) -> Command:
         signature = inspect.signature(command)
         own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
         chosen = [
-            _parameter(flag, panel)
+            _parameter(flag, panel, texts.get(flag.name, flag.help))
             for panel, flags in panels.items()
             for flag in flags
             if not names or flag.name in names
@@ -142,8 +146,9 @@ def with_flags(*names: str, panels: Mapping[str, tuple[Flag, ...]] = PANELS) -> 
     return add
 
 
-def _parameter(flag: Flag, panel: str) -> inspect.Parameter:
-    made = option(f"--{flag.name}", flag.help, flag.default, flag.metavar, panel=panel, names=flag.names)
+def _parameter(flag: Flag, panel: str, text: str | None) -> inspect.Parameter:
+    made = option(f"--{flag.name}", text or "", flag.default, flag.metavar, panel=panel, names=flag.names)
+    made.hidden = text is None
     name = flag.name.replace("-", "_")
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[str | None, made])
 
@@ -190,7 +195,7 @@ Preset = Annotated[
     str | None,
     option(
         "--preset",
-        "Named settings (pfl-ops list presets); paper: the FLIU paper's own (hours).",
+        "Named settings (pfl-ops list presets): paper, the FLIU paper's; pfllib, PFLlib's (hours).",
         metavar="NAME",
         names=names_of("presets"),
     ),

@@ -64,7 +64,7 @@ def run(
     plugin: Plugins = [],  # noqa: B006
     **flags: str | None,
 ) -> None:
-    """Simulate a federation once, tracked in MLflow.
+    """Simulate a federation, once or with several seeds, tracked in MLflow.
 
     Defaults are the general ones; a method may recommend others (pfl-ops show NAME).
     """

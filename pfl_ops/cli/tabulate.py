@@ -42,7 +42,7 @@ _option = partial(option, panel="Table")
 _replay = partial(option, panel="Replay")
 
 
-@with_flags()
+@with_flags(helps={"seed": "The first of the --seeds.", "repetitions": None})
 def tabulate(
     algorithm: Annotated[list[str] | None, METHODS] = None,
     *,

@@ -51,7 +51,12 @@ METHODS = typer.Argument(
 _option = partial(option, panel=PANEL)
 
 
-@with_flags()
+@with_flags(
+    helps={
+        "seed": "Seed of the trials, and of the first test run.",
+        "repetitions": "Test runs of the choice, with seeds seed, seed + 1, ...; 0: test data stay closed.",
+    }
+)
 def tune(
     algorithm: Annotated[list[str] | None, METHODS] = None,
     *,
