@@ -177,7 +177,8 @@ def run(
 
     Args:
         experiment: of one repetition; `experiment.repetition(i)` gives one of several.
-        home: the work folder; none: `PFL_OPS_HOME`, else ./mlruns. tracking_uri: none: the work folder's own store.
+        home: the work folder; none: `PFL_OPS_HOME`, else ./mlruns.
+        tracking_uri: MLflow's address; none: `MLFLOW_TRACKING_URI`, else the database of the work folder.
         data_dir: where the data lie. execution: where and how to compute.
         resume: go on from checkpoints; False: throw them away and start again, in a new MLflow run; an earlier one
             stays, and is marked superseded once the new one is over.
