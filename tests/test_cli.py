@@ -284,6 +284,7 @@ ERRORS = {
     "run fedavg -data MNIST": "no such option: -data. Did you mean '--dataset'?",
     "run fedavg -m CNN": "no such option: -m. Did you mean '--model'?",
     "run fedavg -did 0": "no such option: -did. A flag has two dashes (pfl-ops run --help)",
+    "run fedavg data.name=mnist seed=1": "(data.name=mnist seed=1). A setting: --set data.name=mnist (pfl-ops run",
     "compare --sort acc": "no such option: --sort (pfl-ops compare --help)",
     "reproduce fliu/table1 --resume": "no such option: --resume. The same command goes on by itself (pfl-ops reproduce",
     "list methods": "no kind of thing named 'methods'. Did you mean 'algorithms'?",

@@ -127,6 +127,9 @@ def _plain(error: typer.TyperException) -> str:
             message, wrong = message.replace(wrong, whole, 1), whole
         hint = flag_hint(str(context.info_name), wrong, [flag for flag in flags if flag.startswith("--")])
         message += f". {hint}" if hint else ""
+    elif context and (found := re.search(r"unexpected extra arguments?(?:\(s\))? \(([\w.]+=\S+?)[ )]", message)):
+        has_set = any("--set" in parameter.opts for parameter in context.command.params)
+        message += f". A setting: --set {found[1]}" if has_set else ""
     return f"{message[:1].lower()}{message[1:]} ({context.command_path if context else 'pfl-ops'} --help)"
 
 
