@@ -1,18 +1,21 @@
 """The lines that `pfl-ops tune` prints before a search: its budget and time, its tests, what each run takes."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from pfl_ops.errors import count, for_each
 
 if TYPE_CHECKING:
+    from pfl_ops.config.experiment import Experiment
     from pfl_ops.federation.loop.estimate import Estimate
     from pfl_ops.federation.settings import Execution
     from pfl_ops.tuning import Settings
     from pfl_ops.tuning.commands.planning import StudyOutlook
     from pfl_ops.tuning.resources.resource_request import ResourceRequest
 
+COST = ("data.", "model.", "participation.", "partition.clients")
+"""Settings by which environments cost unlike; partitions divide the same samples."""
 NONE_IS_STOPPED, IF_NONE_IS_STOPPED = ", none is stopped early", " if none is stopped early"
 
 
@@ -35,15 +38,48 @@ class SearchPlace:
         return not self.address and not self.asked.kind(self.execution.device, self.address)
 
     def estimate(self, settings: "Settings") -> "Estimate":
-        """Return the estimate of one run of a trial.
+        """Return the estimate of one run of a trial, see `mean_estimate`.
 
         Raises:
             PflOpsError: the experiment can't be run here.
         """
-        from pfl_ops import runs
+        return mean_estimate(settings, self.data_dir, self.asked.estimated(self.execution))
 
-        execution = self.asked.estimated(self.execution)
-        return runs.estimate(settings.example, data_dir=self.data_dir, execution=execution)
+
+def mean_estimate(settings: "Settings", data_dir: str | None, execution: "Execution") -> "Estimate":
+    """Return the estimate of one run of a trial: in environments that cost unlike their mean, and the most memory.
+
+    Raises:
+        PflOpsError: the experiment can't be run here.
+    """
+    from pfl_ops import runs
+    from pfl_ops.federation.loop.estimate import distinct_hints
+
+    groups = _alike(settings)
+    found = [(runs.estimate(group[0], data_dir=data_dir, execution=execution), len(group)) for group in groups]
+    first, n = found[0][0], sum(number for _, number in found)
+    if len(found) == 1:
+        return first
+    mean = {
+        name: sum(getattr(one, name) * number for one, number in found) / n
+        for name in ("seconds", "train_seconds", "eval_seconds", "samples", "sent_bytes")
+    }
+    return replace(
+        first,
+        **{**mean, "samples": round(mean["samples"])},
+        memory_mib=max(one.memory_mib for one, _ in found),
+        disk_mib=max(one.disk_mib for one, _ in found),
+        hints=tuple(distinct_hints(hint for one, _ in found for hint in one.hints)),
+    )
+
+
+def _alike(settings: "Settings") -> "list[list[Experiment]]":
+    """The experiment in each environment, those together whose runs cost alike."""
+    groups: dict[tuple[tuple[str, str], ...], list[Experiment]] = {}
+    for one in settings.in_environments:
+        key = tuple((path, str(value)) for path, value in one.flat.items() if path.startswith(COST))
+        groups.setdefault(key, []).append(one)
+    return list(groups.values())
 
 
 def study_lines(found: "StudyOutlook", place: SearchPlace, data_dir: str | None, notes: Iterable[str]) -> Iterator[str]:
@@ -59,7 +95,8 @@ def study_lines(found: "StudyOutlook", place: SearchPlace, data_dir: str | None,
 
     settings, left = found.plan.settings, found.left
     estimate = place.estimate(settings)
-    each = f"each {estimate}{', ' * bool(estimate.cost)}{estimate.cost}"
+    mean = "a run in the mean" if len(_alike(settings)) > 1 else "each"
+    each = f"{mean} {estimate}{', ' * bool(estimate.cost)}{estimate.cost}"
     if settings.combination:
         each = f"a trial is {settings.combination}{NONE_IS_STOPPED * (settings.scheduler == 'none')}; {each}"
     confirmation = _confirmation(settings)

@@ -162,7 +162,7 @@ def _estimated(
     concurrency: int | None,
 ) -> str:
     """Return the number of runs, and the time of those that are missing, from a measured round of each method."""
-    from pfl_ops import runs
+    from pfl_ops.cli.search_estimates import mean_estimate
     from pfl_ops.federation.loop.estimate import duration
     from pfl_ops.tuning.resources.resource_request import ResourceRequest
 
@@ -171,7 +171,7 @@ def _estimated(
     seconds, starting = 0.0, 0.0
     for settings in plan.settings:
         number = sum(run.settings is settings for run in missing)
-        estimate = runs.estimate(settings.example, data_dir=data_dir, execution=single)
+        estimate = mean_estimate(settings, data_dir, single)
         starting = estimate.with_startup().of_trials(0, at_once)
         seconds += estimate.of_trials(number, at_once)
     each = ", ".join(str(len(points)) for points in plan.points)
