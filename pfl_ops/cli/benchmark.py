@@ -155,7 +155,7 @@ def cost_rows(table: "pd.DataFrame") -> "TableRows":
         "settings varied",
         "search",
         "a test run",
-        "sent up and down",
+        "a test run sends",
         "test data opened",
     )
     rows = [
