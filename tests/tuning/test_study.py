@@ -303,6 +303,27 @@ def test_an_objective_that_is_never_measured_ends_the_study_at_once(run):
         run(toy(), space_of(at(0.1, "silent")), trials=9, concurrency=1)
 
 
+def test_lines_on_a_result_are_those_of_the_last_call(run, home):
+    """A search that ended by a budget, without a complete trial; then it has more trials and no such budget."""
+    given = {"name": "goes-on", "scheduler": "none", "final_repetitions": 0}
+    space = space_of(at(0.5, "nan"), *(at(x / 10) for x in range(5)))
+    with pytest.raises(PflOpsError, match="no trial of study 'goes-on' was completed"):
+        run(toy(seed=78), space, trials=1, terminate=1, **given)
+    with Store.open(home) as store:
+        [parent, *_] = store.runs("goes-on")
+        assert parent.tags["pfl_ops.error"].startswith("no trial of study 'goes-on' was completed")
+    run(toy(seed=78), space, trials=2, terminate=1, resume=True, **given)
+    with Store.open(home) as store:
+        [parent, *_] = store.runs("goes-on")
+        assert not parent.tags["pfl_ops.error"] and "trials: all 2" in parent.tags["pfl_ops.ended"]
+        assert "slice" in parent.tags["pfl_ops.pictures"]
+    study = run(toy(seed=78), space, trials=5, terminate=0, resume=True, **given).study
+    with Store.open(home) as store:
+        [parent, *_] = store.runs("goes-on")
+        assert not study.ended and not parent.tags["pfl_ops.ended"]
+        assert parent.tags["pfl_ops.pictures"] == str(study.pictures) and "slice" not in str(study.pictures)
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [

@@ -263,10 +263,7 @@ def conduct(
             for kept, rows in kept_tables.items():
                 if rows is not None:
                     parent.text(to_csv(rows), kept)
-            if study.noise:
-                parent.tags({"pfl_ops.noise": study.noise})
-            if study.ended:
-                parent.tags({"pfl_ops.ended": study.ended})
+            parent.tags(_remarks(study, earlier=not study_storage.new))
             presented.end(parent, study, session.view)
             return study
         except (KeyboardInterrupt, StudyInterrupted):
@@ -401,8 +398,21 @@ def _keep_pictures(parent: Run, study: Study) -> None:
         parent.figure(figure, name)
     if len(importance := pictures.importance):
         parent.text(to_csv(importance), "importance.csv")
-    if told := str(pictures):
-        parent.tags({"pfl_ops.pictures": told[:500]})
+
+
+def _remarks(study: Study, earlier: bool) -> dict[str, str]:
+    """Return the lines on a result, as tags of the study's run.
+
+    Args:
+        earlier: True if a call before this one may have left other lines; then a line that there is none of is "".
+    """
+    lines = {
+        "pfl_ops.noise": study.noise,
+        "pfl_ops.ended": study.ended,
+        "pfl_ops.pictures": str(study.pictures or "")[:500],
+        "pfl_ops.error": "",
+    }
+    return {tag: text for tag, text in lines.items() if text or earlier}
 
 
 def _front(study_storage: StudyStorage, table: pd.DataFrame) -> pd.DataFrame:
