@@ -63,11 +63,9 @@ def page(study: "Study") -> Document:
     """Return a study's page."""
     about = {
         "method": study.experiment.algorithm.name,
-        **shared(study.experiment),
+        **_shared(study),
         "training": training(study.experiment, [str(name) for name in study.table]),
     }
-    if study.environments is not None:
-        about["partition"] = f"environments {', '.join(study.environments['environment'])}"
     sections = (
         PageSection("", tuple(_chosen(study))),
         PageSection("Confirmation", tuple(_confirmation(study))),
@@ -82,6 +80,17 @@ def page(study: "Study") -> Document:
         tuple(section for section in sections if section.blocks),
         generated(),
     )
+
+
+def _shared(study: "Study") -> dict[str, str]:
+    """Return what all trials share, term and text; of several environments, the text of each that differs."""
+    each = [shared(experiment) for experiment in study.in_environments or (study.experiment,)]
+    told = {term: "; ".join(dict.fromkeys(one[term] for one in each)) for term in each[0]}
+    if study.environments is None:
+        return told
+    held_out = study.environments["held_out"]
+    names = [", ".join(dict.fromkeys(study.environments["environment"][some])) for some in (~held_out, held_out)]
+    return {"environments": names[0] + f"; held out: {names[1]}" * bool(names[1]), **told}
 
 
 def _chosen(study: "Study") -> Iterator[PageBlock]:

@@ -525,6 +525,8 @@ def test_study_in_two_environments_on_the_real_engine(home, cache, monkeypatch):
         assert table[column]["ls"] == pytest.approx((finals[f"final-seed3 {who}"] + finals[f"final-seed4 {who}"]) / 2)
     assert kept_table["environment"].tolist() == ["path", "iid", "ls"]
     assert "- ls (held out): `test/L1/acc` " in parent.tags["mlflow.note.content"]
+    assert (parent.tags["dataset"], parent.tags["partition"]) == ("digits", "path, iid")
+    assert [one.partition.kind for one in study.in_environments] == ["path", "iid"]
     assert "ls (held out)" in study._repr_html_() and study.finals == [] and study.diverged == {}
 
     read = tune(None, name="environments", resume=True, home=home, final_repetitions=2)
@@ -552,6 +554,22 @@ def test_diverged_tests_in_environments_are_told():
     assert (
         "- ls (held out): `test/L1/acc` 0.5000, FedAvg no mean\n- test run of FedAvg in ls with seed 3: div" in told[0]
     )
+
+
+def test_page_has_what_trials_share_in_each_environment():
+    """The study's own data, digits, are in no environment; its partition is in both."""
+    made = settings(environments=["mnist", "fashion_mnist+partition.clients=5"], held_out=["mnist+iid"])
+    tests = runs_table([], [], [METRIC])
+    trials = pd.DataFrame({"trial": [0], "state": ["complete"], "rounds": [9], GOAL: [1.1], "seconds": [1.0]})
+    trials = trials.assign(error="", note="")
+    study = Study(
+        "s", None, made.goal, {}, 0, {GOAL: 1.1}, toy(), trials, tests=tests,
+        environments=summary(made, {}, {}, tests), in_environments=tuple(made.in_environments),
+    )  # fmt: skip
+    shared = dict(study_page.page(study).sections[-1].blocks[0].items)
+    assert shared["environments"] == "mnist, fashion_mnist+partition.clients=5; held out: mnist+iid"
+    assert shared["data"] == "mnist, at most 12,000 training samples; fashion_mnist, at most 12,000 training samples"
+    assert shared["partition"] == "lsqs, 20 clients; lsqs, 5 clients"
 
 
 def test_a_dash_in_a_test_column_has_its_cause():

@@ -295,7 +295,7 @@ def _parent(
     tags = {"pfl_ops.study": plan.name} | ({"pfl_ops.benchmark": plan.benchmark} if below else {})
     if "from_study" in study_storage.settings:
         tags["pfl_ops.from_study"] = study_storage.settings["from_study"]
-    tags |= described(experiment, "study")
+    tags |= _described(plan.settings)
     place, identity = below.experiment if below else plan.name, f"study:{digest}:{plan.name}"
     if study_storage.new and store.reachable and store.find(identity, experiment=place, parent=below):
         log.warning(
@@ -315,6 +315,12 @@ def _parent(
     run.yaml(plan.settings.as_dict(), "study.yaml")
     presented.begin(run, plan, bool(below))
     return run
+
+
+def _described(settings: Settings) -> dict[str, str]:
+    """Return the tags by which studies are grouped: of several environments, the values of all that trials run in."""
+    each = [described(experiment, "study") for experiment in settings.in_environments]
+    return {tag: ", ".join(dict.fromkeys(one[tag] for one in each)) for tag in each[0]}
 
 
 def _decide(session: Session, experiment: Experiment, repetitions: int) -> list[Experiment]:
@@ -383,6 +389,7 @@ def _result(session: Session, experiment: Experiment) -> Study:
         standard_errors=dict(trial.user_attrs.get(STANDARD_ERRORS, {})),
         environments=environments,
         tests=session.tested,
+        in_environments=() if environments is None else tuple(session.settings.in_environments),
         parts=study_storage.parts_table(tracked) if session.settings.combination else None,
         baselines=None if environments is None else study_storage.baselines_table(tracked),
         ends=at_ends(session.settings.space, chosen, point),

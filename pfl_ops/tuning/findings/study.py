@@ -44,6 +44,7 @@ class Study:
         ended: a line on the budget that ended the search; "": trials were the only one.
         environments: scores of the choice and of FedAvg in each environment, tuned or held out, see `tested.summary`;
             None: the study has none, and `finals` has its test runs. tests: one row a test run in an environment.
+        in_environments: the experiment in each environment that was tuned on; (): the study has none.
         parts: one row a run of a trial that has several, see `StudyStorage.parts_table`; None: a trial is one run.
         baselines: a row for each validation run of FedAvg, see `StudyStorage.baselines_table`; None: no environments.
         copies: lines on test samples of its environments that have the values of a training sample.
@@ -71,6 +72,7 @@ class Study:
     standard_errors: dict[str, float] = field(default_factory=dict)
     environments: pd.DataFrame | None = None
     tests: pd.DataFrame | None = None
+    in_environments: tuple[Experiment, ...] = ()
     parts: pd.DataFrame | None = None
     baselines: pd.DataFrame | None = None
     ends: tuple[str, ...] = ()
