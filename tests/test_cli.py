@@ -757,6 +757,7 @@ def test_tune_holds_what_flags_say_and_reports(study: list[dict[str, Any]], monk
     assert call["final_repetitions"] == 3
     assert "4 trials, 3 at once, about 4 min 11 s if none is stopped early; each about 3 min 0 s" in result.stderr
     assert "then the best 2 again with up to 3 new seeds (--confirm), at most " in result.stderr
+    assert "at the end 3 test runs of the choice (about 3 min 1 s)\n" in result.stderr, "three at once"
     assert (call["confirm"], call["confirm_top"]) == (None, None)
     monkeypatch.setattr("pfl_ops.jobs.resources.nodes", lambda: [{"CPU": 2.0, "GPU": 0.0}])
     assert "4 trials, 1 at once, about 12 min" in cli("tune", "fliu", *rest, "--dry-run").stdout
@@ -837,7 +838,10 @@ def test_tune_passes_environments_on_and_counts_their_runs(study: list[dict[str,
     told = " ".join(result.stderr.split())
     assert "2 trials, 1 at once, about 36 min" in told
     assert "a trial is the worst score over 2 environments (path, ls) of the mean over 2 seeds, each score" in told
-    assert "before it 4 runs of FedAvg, at the end 18 tests: the choice and FedAvg; held out: iid" in told
+    assert (
+        "before it 4 runs of FedAvg, at the end 18 tests (about 54 min 13 s): the choice and FedAvg; held out: iid"
+        in told
+    )
     result = cli("tune", "fliu", "--trials", "1", "--vary", "participation.share=0.5,1")
     assert result.exit_code == 0 and study[1]["vary"] == {"participation.share": [0.5, 1]}, result.output
 
@@ -1149,6 +1153,20 @@ def test_a_dry_run_of_several_methods_estimates_each(bench: list[dict[str, Any]]
     assert "requires" not in result.stdout
     result = cli("tune", "fliu, scaffold", "--dry-run")
     assert "\n  scaffold  requires optimiser sgd\n" in result.stdout
+
+
+def test_estimate_names_local_work_that_trials_vary(study: list[dict[str, Any]], bench: list[dict[str, Any]]) -> None:
+    """The estimate is of a run with one epoch; it was shown as that of any trial. 12 runs confirm."""
+    times = "times the samples and the training time\n"
+    told = cli("tune", "fliu", "--dry-run").stdout
+    assert f"\nestimated with local_epochs 1; trials have 1 to 3, and so up to 3 {times}" in told
+    assert "estimated with" not in cli("tune", "fliu", "--dry-run", "--local-epochs", "1").stdout
+    told = cli("tune", "fliu,ditto", "--dry-run", "--concurrency", "1").stdout
+    assert f"\nestimated with local_epochs 1; trials have 1 to 5, and so up to 5 {times}" in told
+    assert "then the best 2 of each again with up to 3 new seeds (--confirm), at most 36 min 8 s more\n" in told
+    assert "at the end" not in cli("tune", "fliu", "--dry-run", "--repetitions", "0").stdout
+    told = cli("tune", "fliu,drdm", "--dry-run").stdout
+    assert f"\nestimated with local_steps 5; trials have 1 to 40, and so up to 8 {times}" in told
 
 
 @pytest.mark.parametrize(

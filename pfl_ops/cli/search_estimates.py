@@ -99,7 +99,7 @@ def study_lines(found: "StudyOutlook", place: SearchPlace, data_dir: str | None,
     each = f"{mean} {estimate}{', ' * bool(estimate.cost)}{estimate.cost}"
     if settings.combination:
         each = f"a trial is {settings.combination}{NONE_IS_STOPPED * (settings.scheduler == 'none')}; {each}"
-    confirmation = _confirmation(settings)
+    confirmation, testing = _confirmation(settings), ""
     text = settings.budget_text
     if place.known:
         started = estimate.with_startup()
@@ -113,12 +113,14 @@ def study_lines(found: "StudyOutlook", place: SearchPlace, data_dir: str | None,
             text = f"{text}{_done(found, trials)}, {at_once} at once, about {whole}{if_all}; {each}"
         if confirmation:
             confirmation += f", at most {duration(started.of_trials(found.confirmations, at_once))}"
+        testing = f" (about {duration(estimate.of_runs(_number_of_tests(found)).seconds / at_once)})"
     else:
         text = f"{text}{_done(found)}, {each}"
     if found.begun is not None and not left.trials:
         confirmation = confirmation if found.confirmations else ""
     yield text
-    yield from filter(None, (confirmation, _tests(found, data_dir), settings.cohort_note, *notes))
+    work = _varied_work(settings) if left.trials else ""
+    yield from filter(None, (confirmation, _tests(found, data_dir, testing), work, settings.cohort_note, *notes))
     yield from estimate.hints
 
 
@@ -157,8 +159,12 @@ def benchmark_lines(
     yield text
     if first.combination:
         yield f"a trial is {first.combination}{NONE_IS_STOPPED * (first.scheduler == 'none')}"
-    if any(each.confirmations for each in found):
-        yield from filter(None, [_confirmation(first, " of each")])
+    if any(each.confirmations for each in found) and (confirmation := _confirmation(first, " of each")):
+        if place.known:
+            repeated = zip(found, estimates.values(), strict=True)
+            seconds = sum(one.of_runs(each.confirmations).seconds for each, one in repeated)
+            confirmation += f", at most {duration(seconds / at_once)} more"
+        yield confirmation
     width = max(map(len, estimates))
     for one, (method, estimate) in zip(found, estimates.items(), strict=True):
         done = f"{_done(one).removeprefix('; ')}; " if _is_begun(one) else ""
@@ -166,6 +172,10 @@ def benchmark_lines(
     if common := first.common:
         ranges = (f"{key.rpartition('.')[2]} {'; '.join(map(str, common.of(key)))}" for key in common.keys)
         yield f"all methods vary: {', '.join(ranges)}; each its own hyper-parameters besides"
+    work = {one.plan.method: _varied_work(one.plan.settings) for one in found if one.left.trials}
+    for told in filter(None, dict.fromkeys(work.values())):
+        of = [method for method, each in work.items() if each == told]
+        yield f"{', '.join(of)}: {told}" if len(of) < len(found) else told
     yield from filter(None, notes)
     for method, each in settings.items():
         if held := each.restrictions:
@@ -188,6 +198,26 @@ def _confirmation(settings: "Settings", of_each: str = "") -> str:
         return ""
     seeds = count(settings.confirm, "new seed")
     return f"then the best {_confirmed(settings)}{of_each} again with up to {seeds} (--confirm)"
+
+
+def _number_of_tests(found: "StudyOutlook") -> int:
+    """Return the number of test runs of a choice; of a study in environments those of FedAvg, too."""
+    settings, finals = found.plan.settings, found.plan.finals
+    return 2 * finals * (len(settings.environments) + len(settings.held_out)) if settings.environments else finals
+
+
+def _varied_work(settings: "Settings") -> str:
+    """Return the line on local work that trials vary, if they may have more than the run of the estimate; "": none."""
+    for path in ("training.local_epochs", "training.local_steps"):
+        ranges, now = settings.space.of(path), settings.example.get(path)
+        values = [value for one in ranges for value in one.choices or (one.low, one.high) if value]
+        if not (now and values) or max(map(float, values)) <= now:
+            continue
+        least, most = min(map(float, values)), max(map(float, values))
+        name = path.rpartition(".")[2]
+        times = f"up to {most / now:.3g} times the samples and the training time"
+        return f"estimated with {name} {now:g}; trials have {least:g} to {most:g}, and so {times}"
+    return ""
 
 
 def _is_begun(found: "StudyOutlook") -> bool:
@@ -217,13 +247,18 @@ def _done(found: "StudyOutlook", fit: int | None = None) -> str:
     return done + f", {fit} more fit" * fewer
 
 
-def _tests(found: "StudyOutlook", data_dir: str | None) -> str:
-    """Return the line on FedAvg's runs and the tests: of a study in environments, or of one whose search is over."""
+def _tests(found: "StudyOutlook", data_dir: str | None, time: str = "") -> str:
+    """Return the line on FedAvg's runs and the tests; "": there are none.
+
+    Args:
+        time: that the tests take, in words; "": not known.
+    """
     settings, finals = found.plan.settings, found.plan.finals
     if not settings.environments:
-        over = found.begun is not None and not found.left.trials
-        return f"{found.tests(data_dir)} of {count(finals, 'test run')} left" * (over and finals > 0)
-    tests = 2 * finals * (len(settings.environments) + len(settings.held_out))
+        if found.begun is not None and not found.left.trials:
+            return f"{found.tests(data_dir)} of {count(finals, 'test run')} left" * (finals > 0)
+        return f"at the end {count(finals, 'test run')} of the choice{time}" * (finals > 0)
+    tests = f"{_number_of_tests(found)} tests{time}"
     apart = f"; held out: {', '.join(one.name for one in settings.held_out)}" if settings.held_out else ""
     before = f"before it {count(found.baselines, 'run')} of FedAvg, " if found.baselines else ""
-    return f"{before}at the end {tests} tests: the choice and FedAvg{apart}"
+    return f"{before}at the end {tests}: the choice and FedAvg{apart}"
