@@ -716,6 +716,7 @@ def study(monkeypatch: pytest.MonkeyPatch, fake: Fake) -> list[dict[str, Any]]:
             pictures=None,
             noise="",
             front_note="",
+            tie_note="",
             test_data_notes=(
                 "5 of 40 test samples have the values of a training sample: they are no test of new data",
             ),

@@ -100,7 +100,7 @@ def _chosen(study: "Study") -> Iterator[PageBlock]:
     for note in study.environment_notes:
         yield Text(note, "warning")
     yield table_of("chosen", tables.chosen(study.best), f"The chosen configuration, trial {study.trial:03d}")
-    for note in filter(None, (study.front_note, study.ends_note)):
+    for note in filter(None, (study.front_note, study.tie_note, study.ends_note)):
         yield Text(sentence(note), "note")
     if study.finals and not study.diverged:
         notes = [*tables.score_notes(study.finals, "test"), *study.test_data_notes]

@@ -439,7 +439,7 @@ def _report(study: "Study", tracking_uri: str | None) -> None:
     if study.confirmation:
         say(console, f"\n{study.confirmation}")
     say(console, f"\nbest: trial {study.trial:03d}, {in_words(study.scores)}")
-    for note in filter(None, (study.front_note, study.noise)):
+    for note in filter(None, (study.front_note, study.tie_note, study.noise)):
         say(console, note)
     for path, value in study.best.items():
         say(console, f"  {path}={exact(value)}")

@@ -747,7 +747,7 @@ def test_a_study_s_own_run_has_no_score_of_an_earlier_choice():
     ):
         study = Study(
             "one", None, Objective(("val/L1/acc",), ("max",)), {"algorithm.x": 0.5}, 0, values, experiment,
-            pd.DataFrame({"trial": [0], "val/L1/acc": [0.5]}), finals=finals, diverged=diverged,
+            pd.DataFrame({"trial": [0], "state": ["complete"], "val/L1/acc": [0.5]}), finals=finals, diverged=diverged,
         )  # fmt: skip
         presented.end(parent, study, "trials")
         tested = not diverged
@@ -764,7 +764,8 @@ def test_note_of_a_study_says_how_many_tests_have_a_score():
     without.final.clear()
     study = Study(
         "one", None, Objective(("val/L1/acc",), ("max",)), {"algorithm.x": 0.5}, 0, {"val/L1/acc": 0.5}, experiment,
-        pd.DataFrame({"trial": [0], "val/L1/acc": [0.5]}), finals=[final(experiment, "a"), without],
+        pd.DataFrame({"trial": [0], "state": ["complete"], "val/L1/acc": [0.5]}),
+        finals=[final(experiment, "a"), without],
     )  # fmt: skip
     presented.end(parent, study, "trials")
     assert re.search(r"Tested with 2 seeds: `score/acc` [0-9.]+ \(1 of 2\)", notes[0])

@@ -542,7 +542,7 @@ def test_diverged_tests_in_environments_are_told():
     tests = pd.DataFrame(
         {"environment": ["ls"], "role": ["fedavg"], "seed": [3], "test/L1/acc": [math.nan], "error": [error]}
     )
-    table = pd.DataFrame({"trial": [0], GOAL: [1.1]})
+    table = pd.DataFrame({"trial": [0], "state": ["complete"], GOAL: [1.1]})
     study = Study("s", None, settings().goal, {}, 0, {GOAL: 1.1}, toy(), table, tests=tests)
     assert study.environment_notes == ("test run of FedAvg in ls with seed 3: diverged at round 2",)
     assert replace(study, tests=None).environment_notes == () and study.baseline_note == ""

@@ -1,5 +1,6 @@
 """A metric that no trial will report is refused before the first one."""
 
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
@@ -10,6 +11,7 @@ from pfl_ops.config.experiment import Experiment
 from pfl_ops.errors import PflOpsError
 from pfl_ops.federation.settings import Execution
 from pfl_ops.tuning.findings.study import Study
+from pfl_ops.tuning.session.confirm import Confirmation
 from pfl_ops.tuning.studies.limits import StudyLimits
 from pfl_ops.tuning.studies.objective import Objective, allowed, objective
 from pfl_ops.tuning.studies.settings import Settings
@@ -156,6 +158,25 @@ def test_objective_of_a_neutral_metric_is_refused(experiment: Experiment, metric
     assert told.startswith(f"'{metric}' is neither better large nor small")
     named = told.rpartition(": ")[2].split(", ")
     assert objective(experiment, named).metrics == tuple(named) and metric not in allowed(experiment)
+
+
+def test_trials_as_good_as_the_choice_are_named() -> None:
+    """Trials 1 to 3 have one value, 3 the settings of 1, and 4 was stopped. With new seeds 0 and 1 were repeated."""
+    goal = Objective(("val/L1/local/worst",), ("max",))
+    table = pd.DataFrame(
+        {"trial": range(5), "state": ["complete"] * 4 + ["pruned"], goal.metrics[0]: [0.2] + [0.0] * 4}
+    )
+    table = table.assign(**{"val/L1/local/worst/std": 0.1, "training.lr": [0.1, 0.2, 0.3, 0.2, 0.4], "error": ""})
+    study = Study("s", None, goal, {"training.lr": 0.1}, 0, {goal.metrics[0]: 0.2}, Experiment.of("fedavg"), table)
+    assert study.tie_note == ""
+    worse = replace(study, table=table[1:], trial=1)
+    assert worse.tie_note == "as good in the search as trial 001, and later, so not chosen: 002"
+    found = Confirmation(goal.metrics[0], True, {0: {1000: 0.1}, 1: {1000: 0.2}}, {}, 1, (1000,))
+    confirmed = replace(study, trial=1, confirmation=found)
+    assert confirmed.tie_note == "as good in the search as trial 001, and later, so not repeated with new seeds: 002"
+    many = pd.concat([table.iloc[1:2].assign(trial=t, **{"training.lr": 1.0 + t}) for t in range(10)])
+    assert replace(study, table=many).tie_note.endswith("not chosen: 001, 002, 003, 004, 005, 006, 007, 008 and 1 more")
+    assert replace(study, objective=Objective(("a", "b"), ("max", "max"))).tie_note == ""
 
 
 @pytest.mark.parametrize(

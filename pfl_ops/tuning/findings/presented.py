@@ -68,7 +68,7 @@ def end(parent: Run, study: Study, view: str) -> None:
         text = "Test runs diverged: " + "; ".join(f"seed {seed} {how}" for seed, how in study.diverged.items()) + "."
     if study.environments is not None:
         text = _in_environments(study.environments, (*study.environment_notes, *study.missing_notes))
-    told = [sentence(study.front_note)] if study.front_note else []
+    told = [sentence(note) for note in (study.front_note, study.tie_note) if note]
     told += [f"On validation data, {study.confirmation}."] if study.confirmation else []
     told += [sentence(study.noise)] if study.noise else []
     text = "\n\n".join([*told, text or "The test data stay closed."])

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 SAMPLED = "Acc(G) is from a sample of the validation data; all: evaluation.subset=none"
 
+MOST_TIED = 8  # trials that a line names
+
 
 @dataclass(frozen=True)
 class Study:
@@ -87,7 +89,7 @@ class Study:
 
         return cards.card(
             lambda: cards.heading(f"study {self.name}", f"best: trial {self.trial:03d}, {in_words(self.scores)}"),
-            lambda: cards.note(self.front_note, self.noise),
+            lambda: cards.note(self.front_note, self.tie_note, self.noise),
             lambda: cards.table(tables.chosen(self.best)),
             lambda: cards.note(self.ends_note, self.ended, str(self.confirmation or "")),
             lambda: cards.table(tables.trials(*self._shown)),
@@ -164,6 +166,25 @@ class Study:
             f"trial {self.trial:03d} is one of {len(self.pareto)} points of the front, the nearest to the best value "
             f"of each objective, in units of its spread over the front{tie}"
         )
+
+    @property
+    def tie_note(self) -> str:
+        """One line on complete trials with other settings and the value of the chosen trial, or of the last one that
+        was repeated with new seeds; "": there are none, or several objectives."""
+        if not self.objective.single:
+            return ""
+        kept = list(self.confirmation.values) if self.confirmation else [self.trial]
+        complete = self.table[self.table["state"] == "complete"].set_index("trial")
+        value = complete[next(iter(self.values))]
+        paths = [key for key in map(str, complete) if "." in key and "/" not in key]
+        settings = pd.Series(list(map(tuple, complete[paths].astype(str).to_numpy())), complete.index, dtype=object)
+        equal = complete.index[(value == value[kept[-1]]) & ~settings.isin(settings[kept])]
+        if not len(equal):
+            return ""
+        others = ", ".join(f"{number:03d}" for number in equal[:MOST_TIED])
+        more = f" and {len(equal) - MOST_TIED} more" * (len(equal) > MOST_TIED)
+        result = "repeated with new seeds" if self.confirmation else "chosen"
+        return f"as good in the search as trial {kept[-1]:03d}, and later, so not {result}: {others}{more}"
 
     @cached_property
     def test_data_notes(self) -> tuple[str, ...]:
