@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import textwrap
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,6 +15,7 @@ from pfl_ops.figures import style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
 
@@ -32,12 +35,22 @@ def percent_axis(axes: Axes, which: str = "y", most: int = 6) -> None:
     for name in ("x", "y") if which == "both" else (which,):
         axis = axes.xaxis if name == "x" else axes.yaxis
         axis.set_major_locator(MaxNLocator(most, steps=[1, 2, 2.5, 5, 10]))
-        axis.set_major_formatter(FuncFormatter(as_percent))
+        axis.set_major_formatter(FuncFormatter(partial(_tick_text, axis)))
 
 
-def as_percent(share: float, _: int | None = None) -> str:
+def as_percent(share: float) -> str:
     """0.975 -> "97.5 %"."""
     return f"{100 * share:.4g} %"
+
+
+def _tick_text(axis: Axis, share: float, _: int | None = None) -> str:
+    """A share at a tick as percents, with the decimals by which neighbouring ticks differ: "97.5 %", "99.992 %"."""
+    low, high = sorted(axis.get_view_interval())
+    ticks = [tick for tick in axis.get_majorticklocs() if low <= tick <= high]
+    steps = np.diff(ticks)
+    decimals = 2 if not len(steps) else max(2, 1 - math.floor(math.log10(100 * steps.min())))
+    number = f"{round(100 * share, decimals) + 0.0:.{decimals}f}".rstrip("0").rstrip(".")
+    return f"{number.replace('-', '−')} %"
 
 
 def whole_numbers(axes: Axes, most: int = 8, which: str = "x") -> None:
@@ -45,7 +58,7 @@ def whole_numbers(axes: Axes, most: int = 8, which: str = "x") -> None:
     from matplotlib.ticker import MaxNLocator
 
     axis = axes.xaxis if which == "x" else axes.yaxis
-    axis.set_major_locator(MaxNLocator(most, integer=True, steps=[1, 2, 5, 10]))
+    axis.set_major_locator(MaxNLocator(most, integer=True, steps=[1, 2, 5, 10], min_n_ticks=1))
 
 
 def within_shares(axes: Axes, values: Iterable[NDArray[np.float64]], which: str = "y") -> None:

@@ -56,7 +56,7 @@ def lines(
         _draw_lines(axes, found, seen, marks=marks)
         if percent:
             _as_shares(axes, [found])
-        whole_numbers(axes)
+        _place_ticks(axes, found)
         axes.set(xlabel=xlabel, ylabel=ylabel)
         remark(axes, note)
         _draw_target(axes, target)
@@ -101,7 +101,7 @@ def panels(
         for axes, (panel, series) in zip(places, found.items(), strict=False):
             canvas.fix_ticks(axes)
             _draw_lines(axes, series, seen, most=6, marks=(marks or {}).get(panel))
-            whole_numbers(axes, 6)
+            _place_ticks(axes, series, 6)
             axes.set_title(titles[panel])
             axes.set_xlabel(xlabel)
         for axes, series in zip(places, found.values(), strict=False):  # a shared axis has its limits of all panels
@@ -141,7 +141,7 @@ def panel(
         if percent:
             _as_shares(axes, [found])
         ticks = max(3, int(size[0] * 1.8))
-        whole_numbers(axes, ticks)
+        _place_ticks(axes, found, ticks)
         if limits:
             axes.set_ylim(*limits)
         if percent:
@@ -241,6 +241,14 @@ def _draw_lines(
                 markeredgewidth=1.6, zorder=4, clip_on=False, label=f"_{name}",
             )  # fmt: skip
     axes.margins(x=0.02)
+
+
+def _place_ticks(axes: Axes, series: Mapping[str, Summary], most: int = 8) -> None:
+    """Ticks of the x axis: whole numbers for rounds and trials, and any numbers for MiB."""
+    if all((one.x == np.round(one.x)).all() for one in series.values()):
+        whole_numbers(axes, most)
+    else:
+        axes.locator_params(axis="x", nbins=most)
 
 
 def _as_shares(axes: Axes, several: Iterable[Mapping[str, Summary]]) -> None:

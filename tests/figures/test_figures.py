@@ -254,3 +254,31 @@ def test_parts_of_a_run_s_figures_lie_apart_and_inside(name, title):
     assert legend.y1 <= min(left.y0, right.y0) and left.x1 <= right.x0
     if title:
         assert figure._suptitle.get_window_extent().y0 >= max(left.y1, right.y1)
+
+
+@pytest.mark.parametrize(
+    ("values", "labels"),
+    [
+        ([0.25, 0.5, 0.75], ["20 %", "40 %", "60 %", "80 %"]),
+        ([0.9, 0.9625], ["90 %", "92 %", "94 %", "96 %"]),
+        ([0.99991, 0.99993], ["99.991 %", "99.992 %", "99.993 %"]),  # four digits wrote 99.99 % at each
+        ([0.99996, 1.0], ["99.996 %", "99.998 %", "100 %"]),
+        ([-0.1, 0.1], ["−10 %", "−5 %", "0 %", "5 %", "10 %"]),
+    ],
+)
+def test_ticks_of_shares_have_the_decimals_of_their_steps(values, labels):
+    axes = figures.history(values, metric="val/L1/acc").axes[0]
+    low, high = axes.get_ylim()
+    ticks = zip(axes.get_yticks(), axes.get_yticklabels(), strict=True)
+    found = [label.get_text() for tick, label in ticks if low <= tick <= high]
+    assert len(set(found)) == len(found)
+    assert [text for text in found if text in labels] == labels
+
+
+@pytest.mark.parametrize(
+    "draw", [lambda: figures.history([0.5]), lambda: figures.curves([(3, {"test/G/local/mean": 0.5})])]
+)
+def test_a_single_trial_or_round_has_a_whole_number(draw):
+    axes = draw().axes[0]
+    low, high = axes.get_xlim()
+    assert all(tick == round(tick) for tick in axes.get_xticks() if low <= tick <= high)

@@ -214,3 +214,10 @@ def test_marks_stand_where_they_are_in_the_colour_of_their_line():
         low, high = axes.get_ylim()
         assert low <= 0.05 and high >= 0.95
         assert not [line for line in axes.lines if line.get_label() == "_fedavg"]
+
+
+def test_places_below_one_have_ticks_too():
+    """Bytes of a small federation in MiB: whole numbers alone would leave the tick 0."""
+    axes = figures.panel({"fedavg": ([0, 0.004, 0.008], [0.1, 0.5, 0.6])}, (4.6, 2.7), "MiB").axes[0]
+    low, high = axes.get_xlim()
+    assert [round(tick, 4) for tick in axes.get_xticks() if low <= tick <= high] == [0, 0.002, 0.004, 0.006, 0.008]
