@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from pfl_ops.errors import PflOpsError
 from pfl_ops.figures import canvas, style
 from pfl_ops.figures.looks import shared_dashes
-from pfl_ops.figures.parts import beside, percent_axis, whole_numbers
+from pfl_ops.figures.parts import beside, percent_axis, whole_numbers, within_shares
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -45,10 +45,12 @@ def curves(records: Records, title: str | None = None) -> Figure:
         figure, panels = canvas.percent_panels(8.4, 3.5, title, top=0.3)
         shown: dict[str, Any] = {}
         banded = False
+        drawn: list[NDArray[np.float64]] = []
         for axes, view, label in zip(panels, ("local", "global"), VIEWS, strict=True):
             means = {stage: _series(records, f"{split}/{stage}/{view}/mean") for stage in shades}
             means = {stage: series for stage, series in means.items() if len(series[0])}
             dashes = shared_dashes(means)  # L1 and G are one model in methods with one model for all
+            drawn += [mean for _, mean in means.values()]
             for stage, (rounds, mean) in means.items():
                 start, colour = f"{split}/{stage}/{view}", shades[stage]
                 (line,) = axes.plot(
@@ -66,6 +68,7 @@ def curves(records: Records, title: str | None = None) -> Figure:
             whole_numbers(axes)
             axes.margins(x=0.02)
         percent_axis(panels[0])
+        within_shares(panels[0], drawn)
         panels[0].set_ylabel(f"{'validation' if split == 'val' else 'test'} accuracy")
         if banded:
             shown[BAND] = Patch(color=style.current().faint, alpha=0.3, linewidth=0)
@@ -109,6 +112,7 @@ def clients(accuracies: Mapping[str, ArrayLike], title: str | None = None, ylabe
         figure.legend(loc="lower center", ncols=len(present))
         percent_axis(left)
         _boxes(right, present)
+        within_shares(left, present.values())
     return figure
 
 

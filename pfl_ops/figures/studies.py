@@ -6,16 +6,20 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from pfl_ops import metrics
 from pfl_ops.figures import canvas, style
 from pfl_ops.figures.onerun import VIEWS, stage_colours
-from pfl_ops.figures.parts import percent_axis, whole_numbers
+from pfl_ops.figures.parts import percent_axis, whole_numbers, within_shares
 from pfl_ops.units import PERCENT, heading, unit_of
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+NAME_SIZE = (16.0, 10.0)  # points: width and height of a trial's number
+MOST_NAMES = 6  # in one text
 
 
 def pareto(
@@ -50,17 +54,36 @@ def pareto(
         if chosen is not None:
             ring: Any = {"facecolors": "none", "edgecolors": second, "linewidths": 1.6}
             axes.scatter(table[chosen, 0], table[chosen, 1], s=130, **ring, zorder=4, label="chosen")
-        for i in order.tolist():
-            axes.annotate(texts[i], table[i], xytext=(6, 5), textcoords="offset points", fontsize=8, color=shades.ink)
         axes.grid(True, axis="both")
         axes.margins(0.08)
-        for axis, name in zip("xy", names, strict=True):
+        for axis, name, values in zip("xy", names, table.T, strict=True):
             if name in VIEWS or unit_of(name) == PERCENT:
                 percent_axis(axes, axis)
+                within_shares(axes, [values], axis)
         axes.set(xlabel=names[0], ylabel=names[1])
         figure.legend(loc="outside lower center", ncols=3, handletextpad=0.3)
         canvas.headline(figure, title)
+        _name_front(figure, axes, table[order], [texts[i] for i in order.tolist()])
     return figure
+
+
+def _name_front(figure: Figure, axes: Axes, points: NDArray[np.float64], names: Sequence[str]) -> None:
+    """Write a name beside each point [n, 2] of a front, and one text of all names beside points that lie together."""
+    figure.draw_without_rendering()  # where the axes are
+    places = axes.transData.transform(points) * 72 / figure.dpi
+    groups: list[list[int]] = []
+    for i, place in enumerate(places):
+        if groups and (np.abs(place - places[groups[-1][-1]]) < NAME_SIZE).all():
+            groups[-1].append(i)
+        else:
+            groups.append([i])
+    for group in groups:
+        text = ", ".join(names[i] for i in group[:MOST_NAMES])
+        text += f" and {len(group) - MOST_NAMES} more" if len(group) > MOST_NAMES else ""
+        axes.annotate(
+            text, tuple(points[group[-1]].tolist()), xytext=(6, 5), textcoords="offset points", fontsize=8,
+            color=style.current().ink,
+        )  # fmt: skip
 
 
 def history(
@@ -106,9 +129,10 @@ def history(
             )  # fmt: skip
         axes.set_xlim(-0.6, max(len(y), 1) - 0.4)
         whole_numbers(axes, 12)
+        axes.margins(y=0.1)
         if unit_of(metric) == PERCENT:
             percent_axis(axes)
-        axes.margins(y=0.1)
+            within_shares(axes, [y])
         axes.set(xlabel="trial", ylabel=heading(metric))
         figure.legend(loc="outside lower center", ncols=4, handletextpad=0.5)
         canvas.headline(figure, title)

@@ -282,3 +282,34 @@ def test_a_single_trial_or_round_has_a_whole_number(draw):
     axes = draw().axes[0]
     low, high = axes.get_xlim()
     assert all(tick == round(tick) for tick in axes.get_xticks() if low <= tick <= high)
+
+
+def within_view(axis, low, high):
+    """Labels of the ticks between two limits."""
+    ticks = zip(axis.get_majorticklocs(), axis.get_majorticklabels(), strict=True)
+    return [label.get_text() for tick, label in ticks if low <= tick <= high]
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda share: figures.curves([(t, {"test/G/local/mean": share}) for t in range(3)]),
+        lambda share: figures.clients({"L1": [share] * 4}),
+        lambda share: figures.history([share] * 3, metric="val/L1/local/mean"),
+        lambda share: figures.pareto([[share, share]]),
+    ],
+)
+@pytest.mark.parametrize("share", [0.0, 1.0])
+def test_axes_of_accuracies_do_not_exceed_them(draw, share):
+    """Of equal values matplotlib shows 5 % more on either side: 104 % and -4 %."""
+    axes = draw(share).axes[0]
+    shown = within_view(axes.yaxis, *axes.get_ylim())
+    assert f"{100 * share:.0f} %" in shown
+    assert all(0 <= float(text.removesuffix(" %").replace("−", "-")) <= 100 for text in shown)
+
+
+def test_pareto_names_points_that_coincide_in_one_text():
+    front = [[0.5, 0.5]] * 3 + [[0.9, 0.1], [0.1, 0.1]]
+    assert [text.get_text() for text in figures.pareto(front).axes[0].texts] == ["0, 1, 2", "3"]
+    many = figures.pareto([[0.5, 0.5]] * 9).axes[0]
+    assert [text.get_text() for text in many.texts] == ["0, 1, 2, 3, 4, 5 and 3 more"]
