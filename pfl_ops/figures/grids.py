@@ -12,7 +12,7 @@ from pfl_ops.errors import PflOpsError
 from pfl_ops.figures import canvas, style
 from pfl_ops.figures.bands import moments, numbers, repetitions
 from pfl_ops.figures.looks import looks
-from pfl_ops.figures.parts import key_below, percent_axis, remark
+from pfl_ops.figures.parts import LETTER, key_below, percent_axis, remark, within_shares, wrapped
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -66,11 +66,13 @@ def bars(
                 if std > 0:
                     axes.errorbar(place, mean, std, fmt="none", ecolor=shades.ink, elinewidth=1.0, capsize=2, zorder=3)
         axes.axhline(0, color=shades.faint, linewidth=0.8)
-        axes.set_xticks(range(len(values)), list(values))
+        letters = int(0.9 * (inches - 1.0) / len(values) / LETTER)
+        axes.set_xticks(range(len(values)), [wrapped(group, letters) for group in values])
         axes.tick_params(axis="x", length=0)
         axes.set_xlim(-0.6, len(values) - 0.4)
         if percent:
             percent_axis(axes)
+            within_shares(axes, [cell.mean(keepdims=True) for cell in cells.values()])
         axes.set_ylabel(ylabel)
         counts = [len(cell) for cell in cells.values()]
         remark(axes, repetitions({"": (min(counts), max(counts))})[0])
@@ -127,7 +129,7 @@ def heat(
                 continue
             red, green, blue, _ = picture.cmap(picture.norm(cells[i, j]))
             dark = 0.2126 * red + 0.7152 * green + 0.0722 * blue < 0.5
-            text = f"{cells[i, j]:.3g}"
+            text = f"{cells[i, j]:,.0f}" if abs(cells[i, j]) >= 999.5 else f"{cells[i, j]:.3g}"
             axes.text(j, i, text, ha="center", va="center", color="#FFFFFF" if dark else "#111111", fontsize=8)
         axes.set_xticks(range(len(columns)), [str(name) for name in columns])
         axes.set_yticks(range(len(rows)), [str(name) for name in rows])

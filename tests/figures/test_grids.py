@@ -1,6 +1,7 @@
 """Bars and tables in colours: the numbers that were given, and what was not run as such."""
 
 import re
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -34,6 +35,22 @@ def test_heat_writes_each_value_into_its_cell():
     assert found == {(0, 0): "1", (0, 1): "20", (1, 0): "–", (1, 1): "5.5"}
     assert [text.get_text() for text in axes.get_yticklabels()] == ["0 dB", "5 dB"]
     assert bar.get_ylabel() == "best τ"
+
+
+def test_bars_have_names_and_errors_within_their_axes():
+    """Names of five groups were written over one another; errors of 0.1 ± 0.2 drew an axis to -20 %."""
+    groups = {f"two classes a client, group {i}": {"fliu": [0.0, 0.3, 0.0], "apfl": 0.9} for i in range(5)}
+    figure = figures.bars(groups)
+    axes = figure.axes[0]
+    figure.draw_without_rendering()
+    boxes = [label.get_window_extent() for label in axes.get_xticklabels()]
+    assert all(left.x1 < right.x0 for left, right in pairwise(boxes))
+    assert axes.get_ylim()[0] >= -0.01
+
+
+def test_heat_writes_large_numbers_in_full():
+    axes = figures.heat([[1234, 12.34], [99_999, 999.7]], ["0 dB", "5 dB"], ["1 MHz", "2 MHz"]).axes[0]
+    assert [text.get_text() for text in axes.texts] == ["1,234", "12.3", "99,999", "1,000"]
 
 
 @pytest.mark.parametrize(
