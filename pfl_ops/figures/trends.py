@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pfl_ops.errors import PflOpsError
 from pfl_ops.figures import canvas, style
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 DOTTED = 12
 """Up to so many places, each has a marker; on longer lines a few markers tell them apart."""
+
+NEAREST_TICKS = 0.04  # of the axis, between two numbers
 
 TARGET_MARGIN = 0.04  # of the axis, between a target and its edge
 
@@ -183,8 +186,7 @@ def over(
                     one.x, one.mean, one.std, fmt="none", ecolor=look.colour, elinewidth=1.0, capsize=2.5, alpha=0.8,
                     zorder=2,
                 )  # fmt: skip
-        if len(settings) <= 8:
-            axes.set_xticks(settings, [f"{value:g}" for value in settings])
+        _setting_ticks(axes, settings)
         axes.margins(x=0.03)
         if percent:
             _as_shares(axes, [found])
@@ -193,6 +195,27 @@ def over(
         canvas.headline(figure, title)
         _name_lines(figure, axes, found, seen, names)
     return figure
+
+
+def _setting_ticks(axes: Axes, settings: NDArray[np.float64]) -> None:
+    """Ticks at the settings, on a logarithmic axis where some would lie on one another; at most 8 on a linear one.
+
+    A number that has no room beside the one before is left out, as where 0 rules a logarithmic axis out.
+    """
+    steps = np.diff(settings)
+    is_close = len(steps) > 1 and steps.min() < NEAREST_TICKS * np.ptp(settings)
+    if is_close and settings[0] > 0:
+        axes.set_xscale("log")
+        axes.set_xticks([], minor=True)
+    elif len(settings) > 8:
+        return
+    places = np.log(settings) if axes.get_xscale() == "log" else settings
+    texts, last = [], -np.inf
+    for value, place in zip(settings, places, strict=True):
+        fits = place - last >= NEAREST_TICKS * np.ptp(places)
+        texts.append(f"{value:g}" if fits else "")
+        last = place if fits else last
+    axes.set_xticks(settings, texts)
 
 
 def coinciding(series: Mapping[str, Band]) -> tuple[str, ...]:

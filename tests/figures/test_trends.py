@@ -221,3 +221,19 @@ def test_places_below_one_have_ticks_too():
     axes = figures.panel({"fedavg": ([0, 0.004, 0.008], [0.1, 0.5, 0.6])}, (4.6, 2.7), "MiB").axes[0]
     low, high = axes.get_xlim()
     assert [round(tick, 4) for tick in axes.get_xticks() if low <= tick <= high] == [0, 0.002, 0.004, 0.006, 0.008]
+
+
+@pytest.mark.parametrize(
+    ("settings", "scale", "labels"),
+    [
+        ([0.1, 0.5, 1], "linear", ["0.1", "0.5", "1"]),
+        ([1, 2, 5, 10, 50, 200], "log", ["1", "2", "5", "10", "50", "200"]),
+        ([1e-5, 1e-4, 1e-3, 1e-2, 0.1, 1, 10, 100, 1000], "log", ["1e-05", "0.0001", "0.001", "0.01", "0.1", "1"]),
+        ([0, 0.001, 0.01, 1], "linear", ["0", "", "", "1"]),
+    ],
+)
+def test_over_settings_that_lie_close_can_be_told_apart(settings, scale, labels):
+    """On a linear axis the numbers of 1, 2, 5 and 10 among settings to 200 were written over one another."""
+    axes = figures.over({"fliu": (settings, [0.5] * len(settings))}, xlabel="τ").axes[0]
+    assert axes.get_xscale() == scale
+    assert [label.get_text() for label in axes.get_xticklabels()][: len(labels)] == labels
