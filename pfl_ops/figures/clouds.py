@@ -123,7 +123,7 @@ def distributions(
         axes.set_xlabel(xlabel)
         counts = {len(row) for row in found.values()}
         clients = f"{min(counts)} to {max(counts)}" if len(counts) > 1 else f"{min(counts)}"
-        remark(axes, f"quartiles, median, mean (◇) of {clients} values")
+        remark(axes, f"quartiles, median, mean (◇) of {clients} value{'s' * (max(counts) > 1)}")
     return figure
 
 

@@ -63,6 +63,8 @@ def test_distributions_have_a_row_a_name_with_every_client():
     assert drawn(axes, "fliu").get_xdata().tolist() == [0.1, 0.5, 0.9]
     assert axes.yaxis_inverted()
     assert axes.get_title(loc="right") == "quartiles, median, mean (◇) of 2 to 3 values"
+    alone = figures.distributions({"fliu": [0.9], "apfl": [0.5]}).axes[0]
+    assert alone.get_title(loc="right") == "quartiles, median, mean (◇) of 1 value"
 
 
 @pytest.mark.parametrize(
