@@ -719,6 +719,7 @@ def test_cells_of_the_page_s_tables():
         "bad",
     ]
     assert {row.entries[10].text for row in found["cost"].rows} == {"32 bytes"}
+    assert {row.entries[9].text for row in found["cost"].rows} == {"3.0 s"}, "as in the terminal"
     assert [row.entries[0].text for row in found["seeds"].rows] == ["toy", "rival", "late"]
     two = _ranking(leaderboard.leaderboard(entries[1:]), ()).rows[1].entries[9]
     assert (two.text, two.mark) == ("0.074", "")

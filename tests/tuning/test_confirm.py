@@ -56,7 +56,7 @@ def test_the_best_mean_is_chosen_and_tested_against_each_other_configuration():
     assert max(corrected) < 0.05 and found.margin == pytest.approx(0.105)
     assert found.spread == pytest.approx(np.std([0.8, 0.81, 0.81, 0.8], ddof=1))
     assert str(found) == (
-        "confirmed: trial 004, 80.5 ± 0.6 % over 4 new seeds, +10.50 % to trial 007, p ≤ "
+        "confirmed: trial 004, 80.5 ± 0.6 % over 4 new seeds, +10.50 points to trial 007, p ≤ "
         f"{max(corrected):.2g} (anytime-valid, Holm); the search's choice was trial 002"
     )
     assert found.table.groupby("trial")["value"].count().to_dict() == {2: 4, 4: 4, 7: 4}

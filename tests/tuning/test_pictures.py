@@ -220,6 +220,7 @@ def test_all_pictures_of_one_parameter_are_drawn(pictures):
     ("complete", "how", "drawn", "told"),
     [
         (0, {}, ["timeline"], "0 complete trials, it takes 10; no picture slice, parallel_coordinate, edf: 0 complete"),
+        (1, {}, ["timeline"], "1 complete trial, it takes 10"),
         (6, {}, ["slice", "parallel_coordinate", "edf", "timeline"], "contour: 6 complete trials, it takes 10"),
         (12, {"only_lr": True}, ["slice", "edf", "timeline"], "contour, parallel_coordinate: one parameter"),
         (12, {"value": lambda lr: 0.5}, ["timeline"], "all complete trials have the same value"),

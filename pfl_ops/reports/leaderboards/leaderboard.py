@@ -167,8 +167,8 @@ def _spent(table: pd.DataFrame) -> Table:
             row["method"],
             *(row[k] for k in NUMBERS),
             TableCell(f"{row['search_samples']:,}", float(row["search_samples"])),
-            TableCell(f"{row['search_seconds']:,.0f} s", row["search_seconds"]),
-            TableCell(_or_dash(row["test_seconds"], "{:,.0f} s"), finite(row["test_seconds"])),
+            TableCell(_seconds(row["search_seconds"]), row["search_seconds"]),
+            TableCell(_seconds(row["test_seconds"]), finite(row["test_seconds"])),
             TableCell(_sent(row["sent_bytes"]), finite(row["sent_bytes"])),
             row["openings"],
         )
@@ -242,5 +242,6 @@ def _sent(number: float) -> str:
     return mebibytes(number) if math.isfinite(number) else "–"
 
 
-def _or_dash(value: float, form: str) -> str:
-    return form.format(value) if math.isfinite(value) else "–"
+def _seconds(value: float) -> str:
+    """0.2 s, 61 s; a dash if there is no value."""
+    return f"{value:,.{int(value < 10)}f} s" if math.isfinite(value) else "–"

@@ -19,7 +19,7 @@ from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
 from pfl_ops.config.experiment import Experiment
-from pfl_ops.errors import in_a_line
+from pfl_ops.errors import count, in_a_line
 from pfl_ops.spaces import decoded
 from pfl_ops.spaces.space import VARIANT
 from pfl_ops.tuning.studies.objective import Objective
@@ -235,7 +235,7 @@ class Pictures:
         models = name == "contour" or name.startswith("importance")
         least = FEWEST_OF_A_MODEL if models else FEWEST
         if len(self.complete) < least:
-            return f"{len(self.complete)} complete trials, it takes {least}"
+            return f"{count(len(self.complete), 'complete trial')}, it takes {least}"
         if len({trial.values[0] for trial in self.complete}) < 2:
             return "all complete trials have the same value"
         if name == "edf":

@@ -28,7 +28,7 @@ from pfl_ops.tuning.session.tracked_job import RunningPart, TrackedJobs
 from pfl_ops.tuning.studies.parts import PartResult, TrialPart
 from pfl_ops.tuning.studies.settings import SEED_OFFSET
 from pfl_ops.tuning.studies.study_storage import point_of
-from pfl_ops.units import signed, unit_of, with_unit
+from pfl_ops.units import PERCENT, signed, unit_of, with_unit
 
 if TYPE_CHECKING:
     from pfl_ops.tuning.session.session import Session
@@ -131,7 +131,7 @@ class Confirmation:
 
     @property
     def _ahead(self) -> str:
-        unit = unit_of(self.metric).name
+        unit = "points" if unit_of(self.metric) == PERCENT else unit_of(self.metric).name
         ahead = f"{signed(self.margin or 0.0, self.metric)} {unit}".rstrip()
         return f"{ahead} to trial {self.second:03d}"
 
