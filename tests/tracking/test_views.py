@@ -166,6 +166,13 @@ def test_descriptions_say_that_durations_have_pauses():
         assert "duration of a run that was stopped and went on has the pause" in text
 
 
+def test_descriptions_explain_each_statistic_of_the_keys():
+    """Of 169 metrics of a run most are statistics over clients."""
+    keys = metrics.tracked("L1", "test", "local", [0.5, 1.0], sizes=[5, 20]) | {"test/L1/global/se": 0.01}
+    text = notes.run("methods")
+    assert all(f"`{key.rpartition('/')[2]}`" in text for key in keys)
+
+
 def test_a_description_has_the_ids_that_its_links_need(store):
     """They are known only once the run is there, which may be long after the description was written."""
     run = store.run("described", "a run", identity="a")

@@ -781,3 +781,19 @@ def test_a_study_s_own_run_gets_its_numbers_if_they_can_be_ranked():
     for metric in ("train/loss", ["val/L1/acc", "val/G/acc"]):
         plan = SimpleNamespace(settings=Settings.of(methods("toy")[0], SPACE, metric=metric))
         assert leaderboard.points(leaderboard.MethodStudy(plan, SimpleNamespace())) == []
+
+
+def test_a_setting_with_two_ranges_is_one_column():
+    """The learning rate has a range for each optimiser; MLflow's table of trials had it twice."""
+    either = [SimpleNamespace(key="training.lr", when=when) for when in ("sgd", "adam")]
+    goal = Objective(("val/L1/acc",), ("max",))
+    settings = SimpleNamespace(
+        objective=goal, goal=goal, experiment=toy(), combination=None, environments=(),
+        space=SimpleNamespace(parameters=[SimpleNamespace(key="training.optimiser", when=None), *either]),
+    )  # fmt: skip
+    found = {}
+    parent = SimpleNamespace(present=lambda note, views: found.update(note=note, views=views), note=lambda text: None)
+    presented.begin(parent, SimpleNamespace(settings=settings, name="s", method="toy"), shared=False)
+    assert "Varied: `training.optimiser`, `training.lr`." in found["note"]
+    for each in found["views"]:
+        assert len(set(each.columns)) == len(each.columns)

@@ -23,6 +23,9 @@ STAGES = """**How to read the keys.** `val/…`: each client's validation share;
 `L1`: what a client holds once the round is over; `L2`: right after its local training (of each round's
 cohort, in `final/…` of absent clients too); `G`: the one model of all.
 `local`: on the client's own data; `global`: on all data; `acc` = local mean + global mean, between 0 and 2.
+`mean`, `std`, `worst`, `q10`, `q50`, `q90`: over the clients of this run, not over seeds (`q10`: the 10th percentile);
+`rho_95`: the number of clients above 0.95; `clients`: the number scored; `worst_min10`: the worst client of those
+with 10 or more samples; `se`: the standard error, if only a part of all data was scored.
 `final/…`: the last full evaluation; `best/…`: that of the round with the highest `acc` at the stage of the method's own
 models; `score/…`: `final/…` at that stage; `cost/…`: what each round took; `total/cost/…`: all rounds together.
 MLflow's duration of a run that was stopped and went on has the pause; `cost/train_seconds` and `cost/eval_seconds`

@@ -19,7 +19,7 @@ def begin(parent: Run, plan: PreparedStudy, shared: bool) -> None:
     """Views of a study's trials, from its first round on; `shared`: its MLflow experiment has other studies too."""
     settings, goal = plan.settings, plan.settings.objective
     experiment = settings.experiment
-    paths = [parameter.key for parameter in settings.space.parameters]
+    paths = list(dict.fromkeys(parameter.key for parameter in settings.space.parameters))  # lr of sgd, and of adam
     views = questions.trials(
         plan.name,
         goal.metrics,
