@@ -33,13 +33,16 @@ from pfl_ops.reports.numbers import (
     title_of,
 )
 
-WIDEST_NAME, NARROW_NAME = 44, 24  # columns of a line's name; a longer one is broken
+WIDEST_NAME, NARROW_NAMES = 44, (24, 16, 10)  # columns of a line's name; a longer one is broken
 LESS = ("train seconds", "received MiB", "sent MiB", "best round", "best", "last", "worst client %")
-MORE = ("Acc(G) %", "Acc(L) %", "p", "n")
+MORE = ("Acc(G) %", "Acc(L) %")
+LAST = ("rounds to", "p", "n")
 """Columns, by the beginning of their names, in the order in which they go if there is no room.
 
-Without `LESS` names become narrow, before a column of `MORE` goes: p and n, which say how sure an order is, go last.
+Without `LESS` names become narrow, before a column of `MORE` goes, and as narrow as they can be before one of `LAST`
+goes: p and n say how sure an order is.
 """
+LONGER = ("best", "last", "rounds to")  # beginnings of names that end in a metric
 FOLDED = 240  # characters of a group's notes, or of a remark; longer ones are cut, unless --notes is given
 FEW_LINES = 12  # in a table with more lines, a line's other stages are left to the page
 
@@ -57,7 +60,7 @@ def show(comparison: ComparisonData, console: Console, remarks: Console | None =
     console.print(f"{size_of(comparison)}, {at}, {order_text(comparison.metric)}", style="bold", highlight=False)
     cut = False
     for group, table in zip(comparison.groups, tables, strict=True):
-        console.print(table)
+        _print_whole(console, table)
         if remarks is not None:
             whole = notes or sum(map(len, group.complaints)) <= FOLDED
             cut |= not whole
@@ -106,24 +109,38 @@ def _fitting(c: ComparisonData, console: Console, names: list[str]) -> tuple[lis
         names: headings of all groups.
     """
     deciding = {title_of(group.metric) for group in c.groups}
-    less, more = (
+    less, more, last = (
         [
             name
             for start in starts
             for name in names
-            if (name == start or (start in ("best", "last") and name.startswith(f"{start} ") and name != "best round"))
+            if (name == start or (start in LONGER and name.startswith(f"{start} ") and name != "best round"))
             and name not in deciding
         ]
-        for starts in (LESS, MORE)
+        for starts in (LESS, MORE, LAST)
     )
     tries = [(less[:n], WIDEST_NAME) for n in range(len(less) + 1)]
-    tries += [(less + more[:n], NARROW_NAME) for n in range(len(more) + 1)]
-    wide = console.options.update(max_width=1000)
+    tries += [(less + more[:n], NARROW_NAMES[0]) for n in range(len(more) + 1)]
+    tries += [(less + more + last[:n], width) for n in range(len(last) + 1) for width in NARROW_NAMES[bool(n) :]]
     for dropped, name_width in tries:
         tables = [_table(c, group, dropped, name_width) for group in c.groups]
-        if all(console.measure(table, options=wide).maximum <= console.width for table in tables):
+        if all(_width(console, table) <= console.width for table in tables):
             break
     return dropped, tables
+
+
+def _print_whole(console: Console, table: Table) -> None:
+    """Print a table; one that is wider than the terminal in its own width, since a number that is cut is another."""
+    width, console.width = console.width, max(console.width, _width(console, table))
+    try:
+        console.print(table)
+    finally:
+        console.width = width
+
+
+def _width(console: Console, table: Table) -> int:
+    """Return the number of columns that a table takes if there is room."""
+    return console.measure(table, options=console.options.update(max_width=1000)).maximum
 
 
 def _columns(c: ComparisonData, group: Group) -> list[str]:

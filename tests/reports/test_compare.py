@@ -1424,6 +1424,20 @@ def test_the_table_fits_the_terminal(store: Any, width: int) -> None:
     assert ("no room for" in text) == (width < 190)
 
 
+@pytest.mark.parametrize("width", [80, 60, 40])
+def test_no_number_is_cut_on_a_narrow_terminal(store: Any, width: int) -> None:
+    """With a target, "1.5 (2 of 3)" was "1.5 (2 o" at 60 columns; at 80, names had 24 columns, and n and p none."""
+    console = Console(width=width, record=True, file=io.StringIO())
+    show(go(store, target=0.6), console)
+    text = console.export_text()
+    assert console.width == width
+    (left_out,) = (line for line in text.splitlines() if line.startswith("no room for"))
+    assert left_out.endswith({80: "Acc(G) %, Acc(L) %", 60: ", rounds to Acc(L) ≥ 60 %", 40: ", p, n"}[width])
+    assert text.count("1.5 (2 of 3)") == (2 if width == 80 else 0)
+    assert "105.0 ± 15.0" in text and "−45.00" in text
+    assert all("(2 of" not in line or line.endswith(")") for line in map(str.rstrip, text.splitlines()))
+
+
 def test_a_narrow_terminal_keeps_n_and_p(made: Any, shelf: Any) -> None:
     """Settings below a method's name took half of 80 columns: n, p, Acc(L) and Acc(G) had no room.
 
