@@ -1,5 +1,6 @@
 """The command line: names that people's scripts rely on, errors, and what reaches the layers below."""
 
+import io
 import os
 import re
 import signal
@@ -14,11 +15,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner, Result
 
 from pfl_ops import registry, runs, tuning
 from pfl_ops.cli import app
-from pfl_ops.cli.live import drawn
+from pfl_ops.cli.live import drawn, print_rows
 from pfl_ops.cli.options import EXECUTION, EXPERIMENT
 from pfl_ops.cli.output import out
 from pfl_ops.cli.reproduce import page
@@ -1262,6 +1264,21 @@ def test_where_to_look_closer(monkeypatch: pytest.MonkeyPatch) -> None:
     assert long.splitlines() == ["look closer (experiment e):", "http://there:80/#/a"]
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "https://elsewhere")
     assert ui_hint(None, "/#/a") == "https://elsewhere/#/a"
+
+
+@pytest.mark.parametrize("width", [160, 80, 60, 40])
+def test_tables_cut_no_number_or_name_on_a_narrow_terminal(width: int) -> None:
+    """A leaderboard at 60 columns had "dit…", "143…" and "−11…"; at 80 its heads were "valida…" and "differ…"."""
+    file = io.StringIO()
+    console = Console(width=width, file=file)
+    heads = ("", "method", "validation", "test", "difference to the first %", "p", "Acc(L)+Acc(G)", "worst client")
+    row = ("1", "ditto", "143.5 %", "150.9 ± 6.8 % (2 of 3)", "−11.92", "0.82", "151.0 ± 3.5 %", "63.5 %")
+    print_rows(console, tables.TableRows("benchmark b", heads, (row,), frozenset({0, 1})))
+    printed = file.getvalue()
+    lines = [line.rstrip() for line in printed.splitlines()]
+    assert "…" not in printed and console.width == width
+    assert all(text in printed for text in ("ditto", "143.5 %", "150.9", "± 6.8 %", "(2 of 3)", "−11.92", "63.5 %"))
+    assert max(map(len, lines)) <= max(width, 78) and len(lines) == (3 if width == 160 else 7)
 
 
 def test_the_worst_client_comes_with_its_samples_and_stages_with_their_meaning(

@@ -118,17 +118,17 @@ def _show(made: "Benchmark", tracking_uri: str | None) -> None:
     """The leaderboard, what was chosen, and where to look closer."""
     import pandas as pd
 
-    from pfl_ops.cli.live import drawn
+    from pfl_ops.cli.live import print_rows
     from pfl_ops.cli.run import look_closer
     from pfl_ops.display import tables
 
     console = out()
-    console.print(drawn(tables.leaderboard(made.table, made.name)))
+    print_rows(console, tables.leaderboard(made.table, made.name))
     console.print()
-    console.print(drawn(cost_rows(made.table)))
+    print_rows(console, cost_rows(made.table))
     if len(made.costs):
         console.print()
-        console.print(drawn(tables.equal_cost(made.costs, made.table["metric"].iloc[0])))
+        print_rows(console, tables.equal_cost(made.costs, made.table["metric"].iloc[0]))
     say(console, "\nchosen")
     width = max(map(len, made.table["method"]))
     for row in made.table.to_dict("records"):

@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from pfl_ops.cli.output import say
+from pfl_ops.cli.output import print_whole, say
 from pfl_ops.comparison import Line
 from pfl_ops.metrics import is_neutral
 from pfl_ops.reports.comparison.compared import (
@@ -60,7 +60,7 @@ def show(comparison: ComparisonData, console: Console, remarks: Console | None =
     console.print(f"{size_of(comparison)}, {at}, {order_text(comparison.metric)}", style="bold", highlight=False)
     cut = False
     for group, table in zip(comparison.groups, tables, strict=True):
-        _print_whole(console, table)
+        print_whole(console, table, _width(console, table))
         if remarks is not None:
             whole = notes or sum(map(len, group.complaints)) <= FOLDED
             cut |= not whole
@@ -127,15 +127,6 @@ def _fitting(c: ComparisonData, console: Console, names: list[str]) -> tuple[lis
         if all(_width(console, table) <= console.width for table in tables):
             break
     return dropped, tables
-
-
-def _print_whole(console: Console, table: Table) -> None:
-    """Print a table; one that is wider than the terminal in its own width, since a number that is cut is another."""
-    width, console.width = console.width, max(console.width, _width(console, table))
-    try:
-        console.print(table)
-    finally:
-        console.width = width
 
 
 def _width(console: Console, table: Table) -> int:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
 PLAIN_WIDTH = 160  # columns of a table that goes to a file or a pipe
 
@@ -35,6 +36,15 @@ def _console(stderr: bool) -> "Console":
 def say(console: "Console", text: str) -> None:
     """A line as it stands: no colours, no markup, no wrapping."""
     console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def print_whole(console: "Console", table: "Table", width: int) -> None:
+    """Print a table that takes so many columns, in them if the terminal has fewer: a number that is cut is another."""
+    narrow, console.width = console.width, max(console.width, width)
+    try:
+        console.print(table)
+    finally:
+        console.width = narrow
 
 
 INTERRUPTED = 130

@@ -424,7 +424,7 @@ def _write_page(study: "Study") -> None:
 
 def _report(study: "Study", tracking_uri: str | None) -> None:
     """The table of trials, the best configuration, its test, and where to look closer."""
-    from pfl_ops.cli.live import drawn, print_scores
+    from pfl_ops.cli.live import print_rows, print_scores
     from pfl_ops.display import tables
     from pfl_ops.federation.loop.diverged import Diverged
     from pfl_ops.units import exact, in_words
@@ -433,7 +433,7 @@ def _report(study: "Study", tracking_uri: str | None) -> None:
     front = study.table if study.pareto is None else study.pareto
     title = f"study {study.name}" if study.pareto is None else f"Pareto front of study {study.name}"
     goal = study.objective
-    console.print(drawn(tables.trials(front, goal.metrics, goal.modes, study.trial, title)))
+    print_rows(console, tables.trials(front, goal.metrics, goal.modes, study.trial, title))
     if study.ended:
         say(console, f"\n{study.ended}")
     if study.confirmation:
@@ -452,7 +452,7 @@ def _report(study: "Study", tracking_uri: str | None) -> None:
             say(console, note)
     if study.environments is not None:
         console.print()
-        console.print(drawn(tables.environments(study.environments)))
+        print_rows(console, tables.environments(study.environments))
         for note in study.below_environments:
             say(console, note)
     for seed, how in study.diverged.items():
