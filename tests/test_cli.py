@@ -19,7 +19,7 @@ from rich.console import Console
 from typer.testing import CliRunner, Result
 
 from pfl_ops import registry, runs, tuning
-from pfl_ops.cli import app
+from pfl_ops.cli import app, browse, show
 from pfl_ops.cli.live import drawn, print_rows
 from pfl_ops.cli.options import EXECUTION, EXPERIMENT
 from pfl_ops.cli.output import out
@@ -1279,6 +1279,31 @@ def test_tables_cut_no_number_or_name_on_a_narrow_terminal(width: int) -> None:
     assert "…" not in printed and console.width == width
     assert all(text in printed for text in ("ditto", "143.5 %", "150.9", "± 6.8 %", "(2 of 3)", "−11.92", "63.5 %"))
     assert max(map(len, lines)) <= max(width, 78) and len(lines) == (3 if width == 160 else 7)
+
+
+def test_a_partition_cuts_no_head_on_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten classes at 60 columns had the heads "cli…" and "sam…"."""
+    file = io.StringIO()
+    monkeypatch.setattr(browse, "out", lambda: Console(width=60, file=file))
+    browse.show_counts(np.full((2, 10), 1234), "lsqs", None)
+    lines = [line.rstrip() for line in file.getvalue().splitlines()]
+    assert lines[1].split() == ["client", "samples", *(f"c{i}" for i in range(10))]
+    assert lines[2].split() == ["0", "12340", *["1234"] * 10] and "…" not in file.getvalue()
+
+
+def test_settings_have_lines_of_their_own_on_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """FLIU's at 60 columns were a table whose words had three columns."""
+    file = io.StringIO()
+    monkeypatch.setattr(show, "out", lambda: Console(width=60, file=file))
+    show.show_name("fliu")
+    text = file.getvalue()
+    assert (
+        "algorithm.gamma.value  γ  0.5  (of kind fixed)\n    share of its own, for every client\n    a number in"
+        in text
+    )
+    monkeypatch.setattr(show, "out", lambda: Console(width=140, file=file))
+    show.show_name("fliu")
+    assert re.search(r"algorithm.gamma.value +γ +0.5 +a number in \[0, 1\] +fixed +share of its own", file.getvalue())
 
 
 def test_the_worst_client_comes_with_its_samples_and_stages_with_their_meaning(

@@ -19,7 +19,7 @@ from pfl_ops.cli.options import (
     option,
     with_flags,
 )
-from pfl_ops.cli.output import err, out, say
+from pfl_ops.cli.output import err, out, print_whole, say
 from pfl_ops.errors import PflOpsError, count
 
 if TYPE_CHECKING:
@@ -109,7 +109,10 @@ def show_counts(counts: "np.ndarray", title: str, plot: Path | None, *more: str)
     """
     console = out()
     say(console, title)
-    console.print(counts_table(counts))
+    table = counts_table(counts)
+    wide = console.options.update(max_width=1000)
+    table.collapse_padding = console.measure(table, options=wide).maximum > console.width  # one space, not two
+    print_whole(console, table, console.measure(table, options=wide).maximum)
     for line in more:
         say(console, line)
     if plot:
@@ -138,7 +141,7 @@ def counts_table(counts: "np.ndarray") -> "Table":
     for name, row in [*rows, ("all", counts.sum(axis=0))]:
         n = int(row.sum())
         cells = (
-            [str(int((row > 0).sum())), str(int(row.argmax())), f"{row.max() / max(n, 1):.0%}"]
+            [str(int((row > 0).sum())), str(int(row.argmax())), f"{100 * row.max() / max(n, 1):.0f} %"]
             if many
             else [str(c) if c else "·" for c in row.tolist()]
         )
@@ -161,7 +164,7 @@ def _quantiles(counts: "np.ndarray") -> "Table":
     table = plain_table(numbers=["clients", "samples", "classes", "largest class"])
     for at, name in ((0, "least"), (0.1, "10 %"), (0.5, "median"), (0.9, "90 %"), (1, "most")):
         n, of, largest = (np.quantile(values, at) for values in (samples, classes, share))
-        table.add_row(name, f"{n:,.0f}", f"{of:.0f}", f"{largest:.0%}")
+        table.add_row(name, f"{n:,.0f}", f"{of:.0f}", f"{100 * largest:.0f} %")
     table.add_row("all", f"{samples.sum():,}", str(int((counts.sum(axis=0) > 0).sum())), "", style="bold")
     return table
 

@@ -33,7 +33,7 @@ def plain_table(*words: str, numbers: Sequence[str] = (), no_wrap: Collection[st
         words: heads of columns on the left. numbers: of those on the right, flush right.
         no_wrap: heads of the columns that take one line. settings: others of `Table`.
     """
-    left = [Column(head, no_wrap=head in no_wrap) for head in words]
+    left = [Column(head, no_wrap=head in no_wrap, overflow="fold") for head in words]
     right = [Column(head, justify="right", no_wrap=head in no_wrap) for head in numbers]
     return Table(*left, *right, box=None, pad_edge=False, **settings)
 

@@ -5,6 +5,7 @@ import importlib.util
 import inspect
 from dataclasses import replace
 from pathlib import Path
+from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
@@ -17,6 +18,9 @@ from pfl_ops.errors import unknown
 
 if TYPE_CHECKING:
     from pfl_ops.spaces import Space
+
+GAP = 2  # columns between two columns of a table
+LEAST_WORDS = 40  # columns that allowed values and the meaning of a setting need together
 
 
 def show_list(kind: str) -> None:
@@ -121,7 +125,7 @@ def _show_section(kind: str, name: str) -> None:
     say(out(), "\n" + (inspect.getdoc(described(section)) or "") + "\n")
     rows = list(rows_of(section, f"{singular}."))
     if rows:
-        out().print(_settings_table(rows))
+        _print_settings(rows)
     for title, values in (
         ("Recommended", getattr(section, "recommended", {})),
         ("Required", getattr(section, "requires", {})),
@@ -132,6 +136,21 @@ def _show_section(kind: str, name: str) -> None:
         say(out(), f"Without effect: {', '.join(ignored)}")
     if ignored := getattr(section, "ignores_with_all", ()):
         say(out(), f"Without effect if every client takes part: {', '.join(ignored)}")
+
+
+def _print_settings(rows: list[ShownRow]) -> None:
+    """Print settings as a table, or where its words would have no room each in lines of its own."""
+    console = out()
+    taken = sum(max(map(len, column)) + GAP for column in zip(*(row[:3] for row in rows), strict=True))
+    kinds = max((len(row.when) for row in rows), default=0)
+    if taken + (kinds + GAP if kinds else 0) + LEAST_WORDS <= console.width:
+        console.print(_settings_table(rows))
+        return
+    for row in rows:
+        of_kind = f"(of kind {row.when})" if row.when else ""
+        say(console, "  ".join(filter(None, (row.path, row.symbol, row.default, of_kind))))
+        for text in (row.meaning, str(row.allowed)):
+            say(console, fill(text, console.width, initial_indent="    ", subsequent_indent="    "))
 
 
 def _settings_table(rows: list[ShownRow]) -> Table:
@@ -147,7 +166,7 @@ def _settings_table(rows: list[ShownRow]) -> Table:
 
 def _show_settings(name: str = "") -> None:
     """Print the settings of every experiment, or those that `name` names."""
-    out().print(_settings_table(settings_rows(name)))
+    _print_settings(settings_rows(name))
     if not name:
         say(out(), "To change one: --set PATH=VALUE, or a file (--config). Further settings of a method, network or")
         say(out(), "partition, and the defaults that a method recommends: pfl-ops show NAME")
