@@ -124,12 +124,13 @@ def check_name(kind: str, name: str) -> str:
 
 
 def sentence(line: str) -> str:
-    """Return a line of a message as a sentence.
+    """Return a line of a message as a sentence; a tracked key at its beginning stays as it is.
 
-    >>> sentence("the front has one point")
-    'The front has one point.'
+    >>> sentence("the front has one point"), sentence("train/loss is of other models")
+    ('The front has one point.', 'train/loss is of other models.')
     """
-    return f"{line[0].upper()}{line[1:]}."
+    is_key = "/" in line.split(" ", 1)[0]
+    return f"{line}." if is_key else f"{line[0].upper()}{line[1:]}."
 
 
 def in_a_line(error: BaseException, most: int = 500) -> str:

@@ -1159,7 +1159,7 @@ def test_latex_names_the_seeds_that_diverged(made: Any, shelf: Any, tmp_path: Pa
     lost = {"pfl_ops.diverged": "diverged at round 7, client 12, lr 0.4"}
     runs = [made("fliu", 0), made("fedavg", 0), made("fedavg", 1, None, status="FAILED", tags=lost)]
     table, _ = go(shelf(runs), with_clients=False).to_latex(tmp_path / "t.tex").read_text().split(r"\end{table}")[:-1]
-    assert "Fedavg has no mean, 1 of 2 seeds diverged: seed 1 diverged at round 7, client 12, lr 0.4." in table
+    assert "No mean of fedavg, 1 of 2 seeds diverged: seed 1 diverged at round 7, client 12, lr 0.4." in table
 
 
 def test_metric_of_the_curves_alone_is_said_to_be_so(made: Any, shelf: Any) -> None:
@@ -1282,7 +1282,7 @@ def test_a_seed_that_diverged_is_counted_and_takes_the_mean(made: Any, shelf: An
     assert [line.label for line in found.lines] == ["fliu", "fedavg"]
     assert found.lines[1].values("acc") == {} and found.lines[1].difference is None
     assert found.remarks == (
-        "fedavg has no mean, 1 of 3 seeds diverged: seed 2 diverged at round 7, client 12, lr 0.4",
+        "no mean of fedavg, 1 of 3 seeds diverged: seed 2 diverged at round 7, client 12, lr 0.4",
         "diverged, and left out: ditto-seed0 (diverged at round 7, client 12, lr 0.4)",
     )
     assert [ahead(found, found.groups[0], line) for line in found.lines] == ["–", "1 of 3 diverged"]
@@ -1330,7 +1330,7 @@ def test_lines_of_which_a_seed_diverged_are_no_complaint(made: Any, shelf: Any) 
     found = go(shelf(runs, curves), with_clients=False)
     assert found.complaints == () and len(found.lines) == 3
     assert best_notes(found, found.groups[0]) == ()
-    assert len(found.remarks) == 1 and found.remarks[0].startswith("ditto has no mean, 1 of 2 seeds diverged")
+    assert len(found.remarks) == 1 and found.remarks[0].startswith("no mean of ditto, 1 of 2 seeds diverged")
 
 
 def test_pictures_have_no_line_of_which_a_seed_diverged(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -1497,6 +1497,17 @@ def test_the_report_of_a_comparison(store: Any) -> None:
     ]  # fmt: skip
     for picture in report.each(Picture):
         assert picture.draw().axes
+
+
+def test_small_multiples_draw_the_reference_below_a_line(made: Any, shelf: Any) -> None:
+    """The grey line of the best setting, drawn last, hid the line that a panel is about."""
+    runs = [made("fliu", 0, 0.9 - i / 100, **{"training.lr": i + 1}) for i in range(14)]
+    curves = {run.run_id: {"test/L1/local/mean": [0.1, 0.2, 0.3]} for run in runs}
+    report = document(go(shelf(runs, curves), with_clients=False))
+    (picture,) = (one for one in report.each(Picture) if one.name == "curves")
+    shown = [[line.get_label() for line in panel.draw().axes[0].lines] for panel in picture.panels if panel.draw]
+    assert shown[0] == ["Acc(L), own data"] and len(shown) == 14
+    assert shown[1] == ["Acc(L), own data: fliu, lr 1", "Acc(L), own data"]
 
 
 def test_clients_are_drawn_where_they_are_kept(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:

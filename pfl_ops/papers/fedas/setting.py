@@ -80,7 +80,7 @@ MEDIUM = Scale(
     note="An MLP of 200-200 in place of the CNN: 1.5 ms of one core a minibatch, where the CNN takes 15 ms; its second "
     "hidden layer has the features that FedAS aligns",
 )
-SMOKE = Scale({"model.name": "cnn_tiny"}, note="a much smaller network: cnn6 takes seconds on CIFAR images")
+SMOKE = Scale({"model.name": "cnn_tiny"}, note="A much smaller network: cnn6 takes seconds on CIFAR images")
 
 fedas_suite = partial(
     Suite, repetitions=5, departures=sources.DEPARTURES, medium=MEDIUM, small=Scale(SMALL, 3, FEWER), smoke=SMOKE

@@ -295,7 +295,7 @@ def _clients(runs: Sequence[Result]) -> tuple[dict[str, pd.DataFrame], list[str]
 def _diverged(lines: Sequence[Line], lost: Sequence[Result]) -> list[str]:
     """Remarks: each setting of which some repetitions diverged, and the names of runs of which all did."""
     told = [
-        f"{line.label} has no mean, {len(line.diverged)} of {len(line.runs) + len(line.diverged)} seeds diverged: "
+        f"no mean of {line.label}, {len(line.diverged)} of {len(line.runs) + len(line.diverged)} seeds diverged: "
         + "; ".join(line.diverged)
         for line in lines
         if line.diverged

@@ -128,8 +128,8 @@ def _curves(
     first = next(iter(bands))  # the best one, where there is a best one
     reference = f"{title}: {first}"
     by_line = {
-        label: {title: bands[label] for title, bands in grid.items() if label in bands}
-        | ({reference: bands[first]} if label != first else {})
+        label: ({reference: bands[first]} if label != first else {})  # first, so that it hides no line
+        | {title: bands[label] for title, bands in grid.items() if label in bands}
         for label in drawn
     }
     legend |= {reference: figures.REST}
