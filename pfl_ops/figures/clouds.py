@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FRONT = "Pareto front of the means"
+NESTED = 0.5  # of a mark's size, from one mark to the next around it
 
 
 def scatter(
@@ -62,14 +63,17 @@ def scatter(
     unbeaten = metrics.pareto(means) & front
     with style.style():
         figure, axes = canvas.single(6.6, 5.0)
-        for (name, (mean, std)), ahead in zip(found.items(), unbeaten, strict=True):
+        covering = [int((np.abs(means[i + 1 :] - mean) < 1e-9).all(axis=1).sum()) for i, mean in enumerate(means)]
+        for (name, (mean, std)), ahead, above in zip(found.items(), unbeaten, covering, strict=True):
             look, cloud = seen[name], clouds[name]
             if len(cloud) > 1:
                 axes.scatter(cloud[:, 0], cloud[:, 1], s=9, color=look.colour, alpha=0.4, linewidths=0, zorder=2)
                 axes.errorbar(
                     mean[0], mean[1], std[1], std[0], fmt="none", ecolor=look.colour, elinewidth=1.0, alpha=0.75
                 )
-            axes.plot(*mean, linestyle="", zorder=5 if ahead else 4, label=name, color=look.colour, **_large(look))
+            large = _large(look)
+            large["markersize"] *= 1 + NESTED * above  # marks that coincide lie within one another
+            axes.plot(*mean, linestyle="", zorder=5 if ahead else 4, label=name, color=look.colour, **large)
         axes.grid(True, axis="both")
         axes.margins(0.09)
         if percent:

@@ -36,6 +36,15 @@ def test_scatter_draws_marks_of_the_front_above_others():
     assert drawn(axes, "a").get_zorder() > drawn(axes, "b").get_zorder()
 
 
+def test_marks_that_coincide_are_all_seen():
+    """Methods with one model for all have the same scores: one mark hid the others."""
+    axes = figures.scatter({"a": [0.5, 0.5], "b": [0.2, 0.2], "c": [0.5, 0.5], "d": [0.5, 0.5]}).axes[0]
+    circle, diamond, triangle = (drawn(axes, name).get_markersize() for name in "acd")
+    assert circle > 1.3 * diamond > 1.3 * 1.2 * triangle
+    order = [line.get_label() for line in axes.lines if line.get_label() in "acd"]
+    assert order == ["a", "c", "d"], "the smallest is on top"
+
+
 def test_scatter_without_names_says_the_range_of_n():
     axes = figures.scatter({"a": [[0.9, 0.2], [0.8, 0.3]], "b": [0.5, 0.5]}, legend=False).axes[0]
     assert axes.get_title(loc="right") == "mean ± standard deviation, n = 1 to 2"
