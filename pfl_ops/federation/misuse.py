@@ -1,7 +1,9 @@
 """Faults of a method's author, as one line: what was given, by which function, what was expected."""
 
+import ctypes
 import functools
 import inspect
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.random import MT19937, mtrand
 from torch import Tensor
 
 from pfl_ops.errors import PflOpsError
@@ -116,12 +119,35 @@ def shared_generators() -> dict[str, object]:
     torch_states = [torch.random.get_rng_state()]
     if torch.cuda.is_initialized():
         torch_states += torch.cuda.get_rng_state_all()
-    numpy_state: Any = np.random.get_state(legacy=True)
-    _, key, *position = numpy_state
     return {
         PYTORCHS: [bytes(state.numpy()) for state in torch_states],
-        "NumPy's global generator (np.random.rand, ...)": (bytes(key), *position),
+        "NumPy's global generator (np.random.rand, ...)": _numpys_state(),
     }
+
+
+def _numpys_state() -> object:
+    """Return the state of NumPy's global generator.
+
+    NumPy takes 33 µs to copy its words one by one. The state that was read last is still right if the words in memory
+    are the same, 0.4 µs, and if it has no second normal number, which is drawn without a word.
+    """
+    global _numpys_last
+    bits = mtrand.get_bit_generator()
+    words = ctypes.string_at(bits.ctypes.state_address, MERSENNE_TWISTER_BYTES) if type(bits) is MT19937 else b""
+    if words and words == _numpys_last[0]:
+        return _numpys_last[1]
+    found: Any = np.random.get_state(legacy=True)
+    _, key, position, *normal = found
+    state = bytes(key), position, *normal
+    is_read = words == bytes(key) + position.to_bytes(4, sys.byteorder)
+    _numpys_last = (words if is_read and not normal[0] else b"", state)
+    return state
+
+
+MERSENNE_TWISTER_BYTES = 625 * 4
+"""624 words and the position of the next one, as NumPy has them in memory."""
+_numpys_last: tuple[bytes, object] = (b"", None)
+"""The words and the state of NumPy's global generator when they were read last; no words: it has to be read anew."""
 
 
 def drawn_from(before: dict[str, object]) -> str:

@@ -19,6 +19,7 @@ from pfl_ops.algorithms.base import Algorithm
 from pfl_ops.errors import PflOpsError
 from pfl_ops.federation.method.checked import CheckedMethod, MethodError, check_models, check_update
 from pfl_ops.federation.method.contract import ClientRows, Models, Net, Rows, Share
+from pfl_ops.federation.misuse import drawn_from, shared_generators
 from pfl_ops.federation.settings import Execution
 from pfl_ops.testing import quadratic_round
 
@@ -361,6 +362,26 @@ def test_draw_from_a_generator_of_the_process_is_refused(library: str) -> None:
         torch.manual_seed(0)
         torch.rand(2, generator=seeded)
         assert len(list(simulation(Draws("nowhere")).run())) == 3
+
+
+def test_each_draw_from_numpys_generator_changes_its_state() -> None:
+    """Normal numbers are drawn in pairs: the second one takes no word, and is the only change."""
+    kept = np.random.get_state()
+    try:
+        np.random.seed(0)
+        start = shared_generators()
+        assert shared_generators() == start
+        words = [np.random.get_state()[1:3]]
+        for draw in (np.random.randn, np.random.randn, np.random.rand, np.random.randn):
+            before = shared_generators()
+            draw()
+            assert drawn_from(before).startswith("NumPy") and not drawn_from(shared_generators())
+            words.append(np.random.get_state()[1:3])
+        assert words[1][1] == words[2][1] and (words[1][0] == words[2][0]).all()
+        np.random.seed(0)
+        assert shared_generators() == start
+    finally:
+        np.random.set_state(kept)
 
 
 class Walks(Puppet):
