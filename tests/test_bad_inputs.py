@@ -318,6 +318,7 @@ NAMES = [
     Bad("vary_several", "tune fedavg,fliu --vary partition.alpha=0.1", "environments are for one method, got fedavg"),
     Bad("vary_empty", "tune fedavg --vary partition.alpha=", "--vary needs PATH=V1,V2"),
     Bad("vary_name", "tune fedavg --vary partition.alph=0.1", "Did you mean 'partition.alpha'?"),
+    Bad("environment_pooled", "tune fedavg --environments path,ls --set data.pooled=true", "divide the pooled data"),
     Bad("held_out_tuned", "tune fedavg --environments path,ls --held-out ls", "held-out environment 'ls' is tuned on"),
     Bad("held_out_name", "tune fedavg --environments path --held-out nowhere", "no environment named 'nowhere'"),
     Bad("held_out_alone", "tune fedavg --held-out iid", "--held-out needs environments to tune on"),

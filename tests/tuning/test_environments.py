@@ -24,13 +24,14 @@ from pfl_ops.jobs.resources import ResourceShare
 from pfl_ops.jobs.runner import JobEvent
 from pfl_ops.tracking import Store
 from pfl_ops.tuning import Study
+from pfl_ops.tuning.commands.planning import study_plan
 from pfl_ops.tuning.findings import presented
 from pfl_ops.tuning.session.baselines import Baselines, scales_of
 from pfl_ops.tuning.session.confirm import Confirmations
 from pfl_ops.tuning.session.session import Session, _Phases
 from pfl_ops.tuning.studies import study_database, tested
 from pfl_ops.tuning.studies import study_storage as study_storages
-from pfl_ops.tuning.studies.environments import baseline, environments_of
+from pfl_ops.tuning.studies.environments import baseline, check_tests_apart, environments_of
 from pfl_ops.tuning.studies.limits import StudyLimits
 from pfl_ops.tuning.studies.parts import Combination, PartResult, TrialPart
 from pfl_ops.tuning.studies.settings import Settings
@@ -139,6 +140,28 @@ def test_partition_of_pooled_data_is_fixed_in_each_environment():
     base = toy(seed=7)
     [pooled] = environments_of(base, [], {"data.pooled": [True]})
     assert pooled.of(base).partition.seed == 7
+
+
+@pytest.mark.parametrize("held_out", [False, True])
+@pytest.mark.parametrize("change", ["iid", "partition.clients=5", "data.test_share=0.5", "data.pooled=false"])
+def test_pooled_data_divided_otherwise_are_refused(tmp_path, change, held_out):
+    """286 of digits' 449 test samples in iid were training samples of trials in path, and 64 validation samples."""
+    pooled = toy(**{"data.pooled": True, "partition.kind": "path"})
+    given = {"environments": ["path"], "held_out": [change]} if held_out else {"environments": ["path", change]}
+    with pytest.raises(PflOpsError, match=f"environments 'path' and '{change}' divide the pooled data otherwise"):
+        tune(pooled, space=SPACE, home=tmp_path, **given)
+    made = Settings.of(pooled, SPACE, **given)
+    with pytest.raises(PflOpsError, match="divide the pooled data otherwise"):  # a dry run
+        study_plan(pooled, made, 1, limits=StudyLimits(), name=None, resume=False, home=tmp_path)
+
+
+def test_pooled_data_divided_alike_are_accepted():
+    """The same clients take part otherwise, the data are others, or the data have test sets of their own."""
+    pooled = toy(**{"data.pooled": True})
+    alike = [Settings.of(pooled, SPACE, vary={"participation.share": [0.5, 1.0]})]
+    alike += [Settings.of(pooled, SPACE, environments=["digits", "mnist"]), settings(held_out=["qs"])]
+    for one in alike:
+        check_tests_apart(one.experiment, (*one.environments, *one.held_out))
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from pfl_ops.tracking import WorkFolder
 from pfl_ops.tuning.commands.terms import check_build, check_fair, settings_of
 from pfl_ops.tuning.session.begin import BENCHMARK, PreparedStudy, check, data_folders, readable
 from pfl_ops.tuning.studies.budget import left_of
+from pfl_ops.tuning.studies.environments import check_tests_apart
 from pfl_ops.tuning.studies.limits import MOST_TRIALS, StudyLimits
 from pfl_ops.tuning.studies.settings import TRIALS, Settings, check_same_seeds, check_seeds, check_top
 from pfl_ops.tuning.studies.study_storage import StudyStorage, point_of, recorded
@@ -98,6 +99,8 @@ def study_plan(
         PflOpsError: as for `tune`, before the first trial.
     """
     check(finals, name)
+    if experiment is not None:
+        check_tests_apart(settings.experiment, (*settings.environments, *settings.held_out))
     folders, experiment = data_folders(data_dir, address), experiment or settings.experiment
     name = name or study_name(settings, experiment, folders)
     check_environments_build(settings, folders, execution or Execution())

@@ -35,7 +35,7 @@ from pfl_ops.tuning.session.reconcile import reconcile
 from pfl_ops.tuning.session.session import Session, StudyInterrupted
 from pfl_ops.tuning.studies import study_database
 from pfl_ops.tuning.studies.budget import ending
-from pfl_ops.tuning.studies.environments import names_given
+from pfl_ops.tuning.studies.environments import check_tests_apart, names_given
 from pfl_ops.tuning.studies.limits import StudyLimits, trials_done
 from pfl_ops.tuning.studies.settings import Settings, check_environments, check_same_seeds, check_seeds, check_top
 from pfl_ops.tuning.studies.study_storage import SCORES, STANDARD_ERRORS, StudyStorage, point_of
@@ -177,6 +177,7 @@ def tune(
             held_out=held_out,
             aggregate=aggregate,
         )
+        check_tests_apart(settings.experiment, (*settings.environments, *settings.held_out))
         finals = experiment.repetitions
         if from_study is not None:
             warm = warm_start(existing(from_study, means.studies), settings)

@@ -168,6 +168,29 @@ def check_different(base: Experiment, tuned: Sequence[Environment], held_out: Se
         known[what] = one.name
 
 
+def check_tests_apart(base: Experiment, environments: Sequence[Environment]) -> None:
+    """Refuse environments of one data set of which one is tested on samples that trials in another train on.
+
+    With pooled data a test set is a share of each client's samples, so that each partition has another one.
+
+    Args:
+        environments: tuned and held-out ones.
+    Raises:
+        PflOpsError: there are two such environments.
+    """
+    known: dict[str, tuple[Environment, bool, object]] = {}
+    for one in environments:
+        here = one.of(base)
+        tree = here.resolved
+        division = {**tree["data"], "scaling": None}, tree["partition"]
+        other, pooled, theirs = known.setdefault(here.data.name, (one, here.data.pooled, division))
+        if division != theirs and (here.data.pooled or pooled):
+            raise PflOpsError(
+                f"environments '{other.name}' and '{one.name}' divide the pooled data otherwise: trials in one would "
+                "train on samples that the other is tested on; leave out data.pooled, or vary participation alone"
+            )
+
+
 def check_effect(base: Experiment, environments: Sequence[Environment], hold: Collection[str]) -> None:
     """Refuse a value that was given by hand and that no environment has: it would change nothing.
 
