@@ -7,6 +7,7 @@ from functools import cached_property, partial
 from itertools import product
 from typing import Any, Literal, NamedTuple, TypeAlias
 
+from pfl_ops import metrics
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.config.precedence import excluded
 from pfl_ops.errors import PflOpsError, unknown
@@ -92,14 +93,24 @@ class Measure:
         title: as the paper's table has it.
         unit: the paper's number is ours times this. A target is in it, too: "…@90" with unit 100 is 90 %; the round
             itself is not multiplied.
-        digits: decimals shown; with 0 a mean of several runs has one. better: which way is better; "": neither.
+        digits: decimals shown; with 0 a mean of several runs has one.
+        better: which way is better; "": neither; None: by the key, low for rounds to a target, losses and costs.
+
+    >>> [Measure(key, "").better for key in ("test/L1/acc", "test/L1/acc@90", "train/loss", "method/gamma/mean")]
+    ['high', 'low', 'low', '']
     """
 
     key: str
     title: str
     unit: float = 100.0
     digits: int = 2
-    better: Literal["high", "low", ""] = "high"
+    better: Literal["high", "low", ""] | None = None
+
+    def __post_init__(self) -> None:
+        if self.better is None:
+            key = self.key.partition("#")[0]
+            low = "@" in key or metrics.smaller_is_better(key)
+            object.__setattr__(self, "better", "" if metrics.is_neutral(key) else "low" if low else "high")
 
 
 @dataclass(frozen=True)
