@@ -8,6 +8,7 @@ import pandas as pd
 
 from pfl_ops import metrics
 from pfl_ops.results import SUMMED, At, Result
+from pfl_ops.statistics import LEVEL as LEVEL
 from pfl_ops.statistics import Difference, anytime, mean_std, paired, to_the_first
 from pfl_ops.units import check_target
 
@@ -24,7 +25,6 @@ Values: TypeAlias = dict[int, float]
 
 TARGETED = "local/mean"  # metric of a target, unless one is named
 PARTLY_SCORED = "Rounds in which only some of the repetitions were scored are left out."
-LEVEL = 0.05  # corrected p below which two lines differ
 EQUAL = 9  # decimals in which tied means agree
 
 

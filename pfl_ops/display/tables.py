@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from pfl_ops.errors import count
 from pfl_ops.metrics import ENOUGH, ERROR, SAMPLES, STAGES, in_percent, summands
-from pfl_ops.statistics import mean_std
+from pfl_ops.statistics import LEVEL, mean_std
 from pfl_ops.units import difference_title, exact, heading, mebibytes, part_of, signed, unit_of, with_unit
 
 if TYPE_CHECKING:
@@ -456,8 +456,15 @@ def choices(table: "pd.DataFrame") -> TableRows:
 
 
 def chance(p: float | None) -> str:
-    """A p value: 0.03, <0.001, or a dash if there is no test."""
-    return "–" if p is None else "<0.001" if p < 0.001 else f"{p:.2g}"
+    """A p value in two digits, or in as many as tell it from the level; a dash if there is no test.
+
+    >>> [chance(p) for p in (0.0312, 0.0004, 0.0496, 0.0502, None)]
+    ['0.031', '<0.001', '0.0496', '0.05', '–']
+    """
+    if p is None:
+        return "–"
+    texts = (f"{p:.{digits}g}" for digits in range(2, 18))
+    return "<0.001" if p < 0.001 else next(text for text in texts if (float(text) < LEVEL) == (p < LEVEL))
 
 
 def _score(metric: str, value: float | None, std: float | None = None) -> str:

@@ -16,6 +16,7 @@ from pfl_ops.statistics.anytime import e_bh as e_bh
 from pfl_ops.statistics.anytime import e_process as e_process
 from pfl_ops.statistics.anytime import e_process_above as e_process_above
 from pfl_ops.statistics.fixed import ALIKE as ALIKE
+from pfl_ops.statistics.fixed import LEVEL as LEVEL
 from pfl_ops.statistics.fixed import Difference as Difference
 from pfl_ops.statistics.fixed import holm as holm
 from pfl_ops.statistics.fixed import interval as interval

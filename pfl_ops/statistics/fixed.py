@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special  # the t distribution without scipy.stats, which takes a second to load
 
+LEVEL = 0.05  # p below which two lines differ, corrected for all of their pairs
 ALIKE = 1e-9
 """Differences that spread less than this, in parts of the largest value, differ by rounding alone."""
 

@@ -1392,6 +1392,7 @@ def test_trials_go_by_their_number_and_their_settings_stand_beside(made: Any, sh
 def test_numbers_as_people_read_them() -> None:
     assert (spread({}), spread({0: 0.5}), spread({0: 0.5, 1: 0.7})) == ("–", "0.500", "0.600 ± 0.141")
     assert (chance(None), chance(0.0004), chance(0.0312)) == ("–", "<0.001", "0.031")
+    assert (chance(0.0496), chance(0.04996), chance(0.05)) == ("0.0496", "0.04996", "0.05")  # the first two were 0.05
     assert [mebibytes({0: n * 2**20} if n else {}) for n in (0, 0.001, 0.5, 3.256, 2500)] == [
         "–", "<0.01", "0.5", "3.26", "2,500",
     ]  # fmt: skip
