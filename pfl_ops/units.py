@@ -88,9 +88,19 @@ def difference_title(metric: str) -> str:
 
 
 def signed(value: float, metric: str) -> str:
-    """−4.10, a difference of two values of a metric in its unit, with one decimal more than the values."""
+    """Return a difference of two values of a metric in its unit, with one decimal more than the values.
+
+    >>> signed(-0.041, "acc"), signed(-1e-17, "acc"), signed(0.25, "train/loss")
+    ('−4.10', '±0.00', '+0.2500')
+    """
     unit = unit_of(metric)
-    return f"{value * unit.factor:+.{unit.digits + 1}f}".replace("-", "−")
+    return signed_number(value * unit.factor, unit.digits + 1)
+
+
+def signed_number(value: float, digits: int) -> str:
+    """Return a number with its sign: "+0.12", "−0.12"; "±0.00": it is rounded to zero."""
+    text = f"{value:+.{digits}f}".replace("-", "−")
+    return text if any(digit in text for digit in "123456789") else f"±{text[1:]}"
 
 
 def deviation(value: float, metric: str) -> str:

@@ -209,7 +209,7 @@ def test_ahead_another_line_with_the_first_ones_mean_tied(made: Any, shelf: Any)
     runs = [made(method, seed, value) for seed in range(3) for method, value in (("fliu", 0.8), ("fedavg", 0.8))]
     for more in ([], [made("ditto", seed, 0.7) for seed in range(3)]):
         (group,) = (found := go(shelf(runs + more), metric="local/mean")).groups
-        assert [ahead(found, group, line) for line in group.lines][:2] == ["highest, tied", "+0.00"]
+        assert [ahead(found, group, line) for line in group.lines][:2] == ["highest, tied", "±0.00"]
     assert ahead(found, group, group.lines[2]) == "−10.00"
 
 

@@ -34,10 +34,11 @@ from pfl_ops.papers.provenance import Departure, assumed, departed, stated
 from pfl_ops.papers.suite_run import SuiteRun
 from pfl_ops.reports import Document, ItemList, Picture, Table, TableCell, Text, to_csv, to_html, to_markdown
 from pfl_ops.reports.suites import charts, suites, verdicts
-from pfl_ops.reports.suites.layout import signed, spread
+from pfl_ops.reports.suites.layout import spread
 from pfl_ops.reports.suites.suite import suite_report
 from pfl_ops.reports.suites.verdicts import count
 from pfl_ops.results import Result
+from pfl_ops.units import signed_number
 
 ACC, G, TO_90 = "test/L1/local/mean", "test/G/global/mean", "test/L1/local/mean@90"
 METHODS: Axis = {
@@ -887,7 +888,8 @@ def test_numbers_and_counts_in_words() -> None:
         "−1.5",
         "never",
     )
-    assert (signed(0.123, 2), signed(-0.123, 2), signed(-0.001, 2), signed(0.0, 0)) == ("+0.12", "−0.12", "±0.00", "±0")
+    shown = [signed_number(*pair) for pair in ((0.123, 2), (-0.123, 2), (-0.001, 2), (0.0, 0))]
+    assert tuple(shown) == ("+0.12", "−0.12", "±0.00", "±0")
     assert count(["holds", "holds", "undecided", "does not hold"]) == "2 hold, 1 does not hold, 1 undecided"
 
 

@@ -13,6 +13,7 @@ from pfl_ops.papers import SCALES, Cell, Grid, Measure
 from pfl_ops.papers.suite_run import SuiteRun
 from pfl_ops.reports.pages.document import Head, Row, Table, TableCell
 from pfl_ops.statistics import mean_std
+from pfl_ops.units import signed_number
 
 MEASURE = "measure"
 NEVER = "never"
@@ -223,7 +224,7 @@ def entry(run: SuiteRun, cell: Cell, measure: Measure, best: bool = False) -> Ta
             note = f"{note} On {run.stand_ins[cell.name]}, which stands in for the paper's data.".strip()
         return TableCell(text, mean, run.link(outcome), "elsewhere", note, below)
     if published and published.value is not None and math.isfinite(mean) and run.scale != "smoke":
-        below = (paper, signed(mean - published.value, digits))
+        below = (paper, signed_number(mean - published.value, digits))
     return TableCell(text, mean, run.link(outcome), "best" if best else "", note, below)
 
 
@@ -317,12 +318,6 @@ def spread(value: float, std: float | None, digits: int) -> str:
     if math.isinf(value):
         return NEVER
     return f"{value:.{digits}f}".replace("-", "−") + ("" if std is None else f" ± {std:.{digits}f}")
-
-
-def signed(value: float, digits: int) -> str:
-    """+0.12, −0.12, ±0.00"""
-    text = f"{value:+.{digits}f}".replace("-", "−")
-    return text if any(digit in text for digit in "123456789") else f"±{text[1:]}"
 
 
 def _decimals(measure: Measure, values: Sequence[float]) -> int:
