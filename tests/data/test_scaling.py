@@ -10,7 +10,7 @@ import torch
 
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.config.identity import fingerprint
-from pfl_ops.data import datasets
+from pfl_ops.data import datasets, store
 from pfl_ops.data.datasets import DATASETS, DataSection, load
 from pfl_ops.data.npz import DataError
 from pfl_ops.errors import PflOpsError
@@ -64,6 +64,17 @@ def test_half_and_unit_of_features_are_of_the_training_data(tmp_path: Path) -> N
     unit, half = (load(DataSection(name=name, scaling=kind)) for kind in ("unit", "half"))
     assert (unit.mean.tolist(), unit.std.tolist()) == ([-2.0, 5.0], [8.0, 1.0])
     assert (half.mean.tolist(), half.std.tolist()) == ([2.0, 5.5], [4.0, 0.5])
+
+
+@pytest.mark.parametrize("at_once", [1, 100, 1 << 30])
+def test_moments_of_images_are_the_same_in_parts(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """20 images of 6 by 5 pixels and 3 channels, counted image by image, in parts of three or four, and at once."""
+    x = np.random.Generator(np.random.PCG64(2)).integers(0, 256, (20, 6, 5, 3), dtype=np.uint8)
+    monkeypatch.setattr(store, "COUNTED_AT_ONCE", at_once)
+    mean, std = store.moments(x)
+    values = x.reshape(-1, 3).astype(np.float64)
+    np.testing.assert_array_equal(mean, values.mean(0).astype(np.float32))
+    np.testing.assert_allclose(std, values.std(0), rtol=1e-6)
 
 
 @pytest.mark.parametrize(
