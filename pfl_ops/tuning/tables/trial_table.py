@@ -153,8 +153,10 @@ class TrialTable:
         keys = [str(column) for column in self.frame.columns if column not in (*COLUMNS, GROUPS)]
         scores = [key for key in keys if not key.startswith(TRUTH)]
         truths = [key for key in keys if key.startswith(TRUTH)]
-        for _, rows in self.frame.groupby(list(RUN), sort=False):
-            listed = rows.to_dict("records")
+        runs: dict[tuple[Any, ...], list[dict[Any, Any]]] = {}
+        for row in self.frame.to_dict("records"):  # of all: of each run's few rows it takes longer than all the rest
+            runs.setdefault(tuple(row[name] for name in RUN), []).append(row)
+        for listed in runs.values():
             rounds = tuple(_finite(row, ("round", "samples", "sent_bytes", *scores)) for row in listed)
             last = listed[-1]
             found[last["hash"]] = RunRecord(last["hash"], rounds, last["error"], _groups(last))
