@@ -74,11 +74,13 @@ def part_of(k: int, n: int) -> str:
 
 
 def mebibytes(number: float) -> str:
-    """Return a number of bytes in MiB; one that would be shown as 0.0 MiB in bytes or KiB.
+    """Return a number of bytes in MiB; one that would be shown as 0.0 MiB in bytes or KiB; a dash for NaN.
 
-    >>> mebibytes(2**20 * 1234.5), mebibytes(4_800), mebibytes(0)
-    ('1,234.5 MiB', '4.69 KiB', '0.0 MiB')
+    >>> mebibytes(2**20 * 1234.5), mebibytes(4_800), mebibytes(0), mebibytes(math.nan)
+    ('1,234.5 MiB', '4.69 KiB', '0.0 MiB', '–')
     """
+    if not math.isfinite(number):
+        return "–"
     return format_bytes(round(number)) if 0 < number < 0.05 * MIB else f"{number / MIB:,.1f} MiB"
 
 

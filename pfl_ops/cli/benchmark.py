@@ -166,7 +166,7 @@ def cost_rows(table: "pd.DataFrame") -> "TableRows":
             str(row["tuned"]),
             duration(row["search_seconds"]),
             duration(row["test_seconds"]) if math.isfinite(row["test_seconds"]) else "–",
-            mebibytes(row["sent_bytes"]) if math.isfinite(row["sent_bytes"]) else "–",
+            mebibytes(row["sent_bytes"]),
             count(row["openings"], "time"),
         )
         for row in table.to_dict("records")

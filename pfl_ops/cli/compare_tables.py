@@ -8,6 +8,7 @@ from rich.table import Table
 
 from pfl_ops.cli.output import print_whole, say
 from pfl_ops.comparison import Line
+from pfl_ops.display.tables import chance
 from pfl_ops.metrics import is_neutral
 from pfl_ops.reports.comparison.compared import (
     SECONDS,
@@ -21,17 +22,8 @@ from pfl_ops.reports.comparison.compared import (
 )
 from pfl_ops.reports.comparison.compared_notes import best_notes, p_notes, scored_notes
 from pfl_ops.reports.comparison.comparison_data import TEST_DESCRIPTIONS, ComparisonData, Group
-from pfl_ops.reports.numbers import (
-    VIEWS,
-    chance,
-    difference_title,
-    mebibytes,
-    order_text,
-    rounds_text,
-    spread,
-    target_title,
-    title_of,
-)
+from pfl_ops.reports.numbers import VIEWS, mean_mebibytes, order_text, rounds_text, spread, target_title, title_of
+from pfl_ops.units import difference_title
 
 WIDEST_NAME, NARROW_NAMES = 44, (24, 16, 10)  # columns of a line's name; a longer one is broken
 LESS = ("train seconds", "received MiB", "sent MiB", "best round", "best", "last", "worst client %")
@@ -190,7 +182,7 @@ def _rows(c: ComparisonData, group: Group, line: Line, name_width: int) -> Itera
         first[name] = text_of(line, metric, at)
     if c.target is not None:
         first[target_title(c.target_metric, c.target)] = rounds_text(line.rounds_to(c.target, c.target_metric))
-    first |= {name: mebibytes(line.cost(cost)) for name, cost in TRAFFIC.items()}
+    first |= {name: mean_mebibytes(line.cost(cost)) for name, cost in TRAFFIC.items()}
     first[SECONDS] = spread(line.cost("cost/train_seconds"), 1)
     yield first
     others = [stage for stage in line.stages if stage != line.stage] if len(group.lines) <= FEW_LINES else []

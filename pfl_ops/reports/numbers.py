@@ -4,12 +4,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from pfl_ops.display.tables import chance as chance
 from pfl_ops.metrics import STAGES, is_neutral
 from pfl_ops.statistics import mean_std
 from pfl_ops.units import MIB, unit_of
-from pfl_ops.units import difference_title as difference_title
-from pfl_ops.units import signed as signed
 
 VIEWS = {
     "Acc(L) %": "local/mean",
@@ -72,7 +69,7 @@ def in_unit(values: Mapping[int, float], metric: str) -> dict[int, float]:
     return {seed: value * unit_of(metric).factor for seed, value in values.items()}
 
 
-def mebibytes(values: Mapping[int, float]) -> str:
+def mean_mebibytes(values: Mapping[int, float]) -> str:
     """Bytes in MiB, the mean over repetitions: 12.3; a dash of none."""
     mean = mean_std(values.values())[0] / MIB
     if not np.isfinite(mean):

@@ -22,6 +22,7 @@ from pfl_ops.cli import app
 from pfl_ops.cli.compare_tables import _columns, show
 from pfl_ops.comparison import Line, ordered
 from pfl_ops.config.experiment import Experiment
+from pfl_ops.display.tables import chance
 from pfl_ops.errors import PflOpsError
 from pfl_ops.reports import numbers as numbers_module
 from pfl_ops.reports.comparison import compare as compare_module
@@ -32,23 +33,14 @@ from pfl_ops.reports.comparison.compared import ahead, costs, document, folded, 
 from pfl_ops.reports.comparison.compared_notes import OPTIMISTIC, best_notes, p_notes, scored_notes
 from pfl_ops.reports.comparison.fairness import BEST_ROUNDS
 from pfl_ops.reports.comparison.labels import group_titles, labels
-from pfl_ops.reports.numbers import (
-    chance,
-    difference_title,
-    in_unit,
-    mebibytes,
-    rounds_text,
-    signed,
-    spread,
-    target_title,
-    title_of,
-)
+from pfl_ops.reports.numbers import in_unit, mean_mebibytes, rounds_text, spread, target_title, title_of
 from pfl_ops.reports.pages.document import Document, Picture, Table, Text
 from pfl_ops.reports.pages.html import to_html
 from pfl_ops.results import SUMMED
 from pfl_ops.results import Result as FinishedRun
 from pfl_ops.tracking import RunInfo, Store
 from pfl_ops.tracking.runs.finished import choice_tag
+from pfl_ops.units import difference_title, signed
 
 SEEDS = {"fliu": (0.6, 0.7, 0.8), "fedavg": (0.59, 0.68, 0.77), "ditto": (0.3, 0.4)}
 
@@ -1393,7 +1385,7 @@ def test_numbers_as_people_read_them() -> None:
     assert (spread({}), spread({0: 0.5}), spread({0: 0.5, 1: 0.7})) == ("–", "0.500", "0.600 ± 0.141")
     assert (chance(None), chance(0.0004), chance(0.0312)) == ("–", "<0.001", "0.031")
     assert (chance(0.0496), chance(0.04996), chance(0.05)) == ("0.0496", "0.04996", "0.05")  # the first two were 0.05
-    assert [mebibytes({0: n * 2**20} if n else {}) for n in (0, 0.001, 0.5, 3.256, 2500)] == [
+    assert [mean_mebibytes({0: n * 2**20} if n else {}) for n in (0, 0.001, 0.5, 3.256, 2500)] == [
         "–", "<0.01", "0.5", "3.26", "2,500",
     ]  # fmt: skip
     assert signed(-0.041, "acc") == "−4.10" and signed(0.5, "train/loss") == "+0.5000"

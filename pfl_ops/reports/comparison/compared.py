@@ -8,24 +8,20 @@ import pandas as pd
 
 from pfl_ops import metrics
 from pfl_ops.comparison import EQUAL, LEVEL, Line, Test
+from pfl_ops.display.tables import chance
 from pfl_ops.errors import count, sentence
 from pfl_ops.reports.comparison.compared_notes import best_notes, p_notes, scored_notes
 from pfl_ops.reports.comparison.compared_pictures import pictures
 from pfl_ops.reports.comparison.comparison_data import BEST_ROUND, TEST_DESCRIPTIONS, ComparisonData, Group
 from pfl_ops.reports.numbers import (
-    MIB,
     VIEWS,
-    chance,
-    difference_title,
     in_unit,
-    mebibytes,
+    mean_mebibytes,
     order_text,
     rounds_text,
-    signed,
     spread,
     target_title,
     title_of,
-    unit_of,
 )
 from pfl_ops.reports.pages.document import (
     Document,
@@ -41,7 +37,7 @@ from pfl_ops.reports.pages.document import (
 )
 from pfl_ops.results import At
 from pfl_ops.statistics import mean_std
-from pfl_ops.units import part_of
+from pfl_ops.units import MIB, difference_title, part_of, signed, unit_of
 
 COMMON = (
     *("data.name", "data.train_size", "partition.kind", "partition.clients", "model.name", "training.rounds"),
@@ -319,7 +315,7 @@ def costs(c: ComparisonData, group: Group, notes: tuple[str, ...] = ()) -> Table
             entries.append(TableCell(rounds_text(reached), mean_std(there)[0] if there else None))
         for cost in TRAFFIC.values():
             values = line.cost(cost)
-            entries.append(TableCell(mebibytes(values), mean_std(values.values())[0] / MIB if values else None))
+            entries.append(TableCell(mean_mebibytes(values), mean_std(values.values())[0] / MIB if values else None))
         seconds = line.cost("cost/train_seconds")
         entries.append(TableCell(spread(seconds, 1), mean_std(seconds.values())[0] if seconds else None))
         rows.append(Row(tuple(entries)))

@@ -8,11 +8,11 @@ import numpy as np
 import pandas as pd
 
 from pfl_ops import metrics
-from pfl_ops.comparison import PARTLY_SCORED, SUMMED, Line
+from pfl_ops.comparison import PARTLY_SCORED, Line
 from pfl_ops.reports.comparison.comparison_data import ComparisonData, Group
 from pfl_ops.reports.numbers import target_title, title_of
 from pfl_ops.reports.pages.document import Panel, Picture
-from pfl_ops.results import BYTES
+from pfl_ops.results import BYTES, SUMMED
 from pfl_ops.units import MIB, PERCENT, part_of, unit_of
 
 if TYPE_CHECKING:

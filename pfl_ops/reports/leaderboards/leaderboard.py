@@ -10,8 +10,8 @@ import pandas as pd
 from pfl_ops import figures
 from pfl_ops.comparison import LEVEL, TEST_SEEDS, TESTS, Test
 from pfl_ops.display import tables
+from pfl_ops.display.tables import chance
 from pfl_ops.reports.leaderboards.rows import finite, score, table_of
-from pfl_ops.reports.numbers import chance, difference_title, signed
 from pfl_ops.reports.pages.document import (
     Document,
     Head,
@@ -24,7 +24,7 @@ from pfl_ops.reports.pages.document import (
     Table,
     TableCell,
 )
-from pfl_ops.units import PERCENT, mebibytes, unit_of
+from pfl_ops.units import PERCENT, difference_title, mebibytes, signed, unit_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -169,10 +169,11 @@ def _spent(table: pd.DataFrame) -> Table:
             TableCell(f"{row['search_samples']:,}", float(row["search_samples"])),
             TableCell(_seconds(row["search_seconds"]), row["search_seconds"]),
             TableCell(_seconds(row["test_seconds"]), finite(row["test_seconds"])),
-            TableCell(_sent(row["sent_bytes"]), finite(row["sent_bytes"])),
+            TableCell(mebibytes(row["sent_bytes"]), finite(row["sent_bytes"])),
             row["openings"],
         )
         for row in table.to_dict("records")
+        for seconds in [finite(row["test_seconds"])]
     ]
     head = (
         *map(Head, ("method", *NUMBERS.values())),
@@ -236,10 +237,6 @@ def _best_so_far(traces: pd.DataFrame) -> dict[str, tuple[np.ndarray, np.ndarray
 
 def _chance(p: float) -> TableCell:
     return TableCell(chance(finite(p)), finite(p), mark="bad" if p < LEVEL else "")
-
-
-def _sent(number: float) -> str:
-    return mebibytes(number) if math.isfinite(number) else "–"
 
 
 def _seconds(value: float) -> str:
