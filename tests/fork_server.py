@@ -356,7 +356,7 @@ def fill_caches() -> None:
     for figure in (
         figures.partition([[1, 2], [2, 1]], title="a"),
         figures.curves([(0, {"test/L1/local/mean": 0.25}), (1, {"test/L1/local/mean": 0.5})], title="a"),
-        figures.clients(accuracies, title="a"),
+        figures.clients(accuracies),
     ):
         draw_once(figure, "png", 150)
 

@@ -37,19 +37,15 @@ NESTED = 0.5  # of a mark's size, from one mark to the next around it
 
 def scatter(
     points: Mapping[str, ArrayLike],
-    title: str | None = None,
-    xlabel: str = VIEWS[0],
-    ylabel: str = VIEWS[1],
-    front: bool = True,
-    percent: bool = True,
     colours: Mapping[str, str] | None = None,
     legend: bool = True,
 ) -> Figure:
-    """Two values of each name against one another: repetitions as small dots, their mean with ± standard deviations.
+    """Acc(L) and Acc(G) of each name: repetitions as small dots, their mean with ± standard deviations.
+
+    The Pareto front of the means is drawn: those that no other name beats in both.
 
     Args:
-        points: name -> (x, y) of each repetition [n, 2], or of one [2]; larger is better in both.
-        front: draw the Pareto front of the means: those that no other name beats in both.
+        points: name -> (Acc(L), Acc(G)) of each repetition [n, 2], or of one [2].
         legend: write the names; False: the page has them beside the picture, see `swatch`.
     Raises:
         PflOpsError: the shapes do not fit, or there is no point.
@@ -60,7 +56,7 @@ def scatter(
     seen = looks(clouds, colours)
     found = {name: moments(cloud) for name, cloud in clouds.items()}
     means = np.array([mean for mean, _ in found.values()])
-    unbeaten = metrics.pareto(means) & front
+    unbeaten = metrics.pareto(means)
     with style.style():
         figure, axes = canvas.single(6.6, 5.0)
         covering = [int((np.abs(means[i + 1 :] - mean) < 1e-9).all(axis=1).sum()) for i, mean in enumerate(means)]
@@ -76,22 +72,19 @@ def scatter(
             axes.plot(*mean, linestyle="", zorder=5 if ahead else 4, label=name, color=look.colour, **large)
         axes.grid(True, axis="both")
         axes.margins(0.09)
-        if percent:
-            percent_axis(axes, "both")
-            within_shares(axes, [means[:, 0]], "x")
-            within_shares(axes, [means[:, 1]], "y")
-        axes.set(xlabel=xlabel, ylabel=ylabel)
+        percent_axis(axes, "both")
+        within_shares(axes, [means[:, 0]], "x")
+        within_shares(axes, [means[:, 1]], "y")
+        axes.set(xlabel=VIEWS[0], ylabel=VIEWS[1])
         counts = [len(cloud) for cloud in clouds.values()]
         note, names = repetitions({name: (n, n) for name, n in zip(clouds, counts, strict=True)})
         if not legend and len(set(counts)) > 1:  # the names, with their n, are not in the picture
             note = repetitions({"": (min(counts), max(counts))})[0]
         remark(axes, note)
-        line = _draw_front(axes, means[unbeaten]) if front else None
-        canvas.headline(figure, title)
+        line = _draw_front(axes, means[unbeaten])
         if not legend:
             return figure
-        if line:
-            key_below(figure, [line], [FRONT])
+        key_below(figure, [line], [FRONT])
         dots = np.concatenate([*clouds.values(), *(_cross(mean, std) for mean, std in found.values())])
         if not place_labels(figure, axes, means, [names[name] for name in found], dots, bold=unbeaten.tolist()):
             _name_at_the_side(figure, [names[name] for name in found], list(seen.values()), unbeaten.tolist())

@@ -21,23 +21,19 @@ ROWS = 2_000
 QUANTILES = 1_001
 
 
-def partition(table: ArrayLike, classes: Sequence[str] | None = None, title: str | None = None) -> Figure:
+def partition(table: ArrayLike, title: str | None = None) -> Figure:
     """Draw the clients' data, a row a client: its samples, stacked by class (as the FLIU paper's Figures 2 to 4).
 
     More than `ROWS` clients have no row that can be seen; they are drawn as a summary, see `_summary`.
 
     Args:
         table: number of samples of each client and class, int [K, L].
-        classes: names of the classes; none: their numbers.
         title: above the picture.
     """
     counts = np.asarray(table)
     if counts.ndim != 2 or not counts.size:
         raise PflOpsError(f"a partition's table is [clients, classes], got shape {counts.shape}")
     n_clients, n_classes = counts.shape
-    names = [str(i) for i in range(n_classes)] if classes is None else [str(name) for name in classes]
-    if len(names) != n_classes:
-        raise PflOpsError(f"the table has {n_classes} classes, but {len(names)} names were given")
     if n_clients > ROWS:
         return _summary(counts, title)
     row = float(np.clip(9.0 / n_clients, 0.085, 0.3))  # inches
@@ -81,7 +77,7 @@ def partition(table: ArrayLike, classes: Sequence[str] | None = None, title: str
         axes.xaxis.set_major_formatter("{x:,.0f}")
         axes.set_yticks(_client_ticks(n_clients))
         axes.set(xlabel="samples", ylabel="client")
-        _class_key(figure, axes, names, colours)
+        _class_key(figure, axes, colours)
         canvas.headline(figure, title)
     return figure
 
@@ -134,23 +130,22 @@ def _class_colours(n_classes: int) -> list[Any]:
     return list(matplotlib.colormaps["viridis"](np.linspace(0.0, 1.0, n_classes)))
 
 
-def _class_key(figure: Figure, axes: Axes, names: Sequence[str], colours: Sequence[Any]) -> None:
-    """Explain the colours: squares by name, or a scale of class numbers where there are too many."""
+def _class_key(figure: Figure, axes: Axes, colours: Sequence[Any]) -> None:
+    """Explain the colours: squares with the numbers of the classes, or a scale of these where there are too many."""
     from matplotlib.patches import Patch
 
-    if len(names) <= len(style.CLASSES):
-        patches = [Patch(facecolor=c, label=name) for c, name in zip(colours, names, strict=True)]
-        short = sum(map(len, names)) + 4 * len(names) <= 62
+    n = len(colours)
+    if n <= len(style.CLASSES):
         axes.legend(
-            handles=patches,
+            handles=[Patch(facecolor=colour, label=str(i)) for i, colour in enumerate(colours)],
             title="class",
             title_fontsize=8.5,
             alignment="left",
-            loc="lower left" if short else "upper left",
-            bbox_to_anchor=(0, 1) if short else (1, 1),
+            loc="lower left",
+            bbox_to_anchor=(0, 1),
             borderaxespad=0.2,
-            borderpad=0.2 if short else 0.6,
-            ncols=len(names) if short else 1,
+            borderpad=0.2,
+            ncols=n,
             handlelength=0.9,
             handleheight=0.9,
             columnspacing=1.1,
@@ -160,12 +155,11 @@ def _class_key(figure: Figure, axes: Axes, names: Sequence[str], colours: Sequen
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import BoundaryNorm, ListedColormap
 
-    n = len(names)
     scale = ScalarMappable(BoundaryNorm(np.arange(n + 1) - 0.5, n), ListedColormap(colours))
     bar = figure.colorbar(scale, ax=axes, location="top", fraction=0.04, aspect=60, pad=0.01)
     step = next(step for step in (1, 2, 5, 10, 20, 50, n) if n / step <= 14)
     ticks = range(0, n, step)
-    bar.set_ticks(list(ticks), labels=[names[i] for i in ticks])
+    bar.set_ticks(list(ticks), labels=[str(i) for i in ticks])
     bar.minorticks_off()
     bar.ax.tick_params(length=0)
     outline: Any = bar.outline

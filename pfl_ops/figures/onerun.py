@@ -77,12 +77,11 @@ def curves(records: Records, title: str | None = None) -> Figure:
     return figure
 
 
-def clients(accuracies: Mapping[str, ArrayLike], title: str | None = None, ylabel: str = "accuracy") -> Figure:
+def clients(accuracies: Mapping[str, ArrayLike], ylabel: str = "accuracy") -> Figure:
     """Draw the clients one by one: their accuracies in order, and their spread, by stage.
 
     Args:
         accuracies: stage -> one accuracy a client [C], NaN for a client without samples; of any number each.
-        title: above the picture.
         ylabel: what was scored on which data ("test accuracy, own data").
     """
     present = {}
@@ -94,7 +93,7 @@ def clients(accuracies: Mapping[str, ArrayLike], title: str | None = None, ylabe
     if not present:
         raise PflOpsError("there is no client with an accuracy to draw")
     with style.style():
-        figure, (left, right) = canvas.percent_panels(7.6, 3.7, title, top=0.12, width_ratios=[2.6, 1])
+        figure, (left, right) = canvas.percent_panels(7.6, 3.7, None, top=0.12, width_ratios=[2.6, 1])
         shades = stage_colours()
         most = max(map(len, present.values()))
         ranked = {

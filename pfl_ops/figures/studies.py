@@ -27,7 +27,6 @@ def pareto(
     labels: Sequence[str] | None = None,
     names: tuple[str, str] = VIEWS,
     chosen: int | None = None,
-    title: str | None = None,
 ) -> Figure:
     """The trials of a study with two objectives, both to be maximised, and those that no other trial beats.
 
@@ -36,7 +35,6 @@ def pareto(
         labels: a short name for each trial, written at the points of the front; none: its number.
         names: what the two objectives are; accuracies are drawn in percent.
         chosen: row of the trial that was chosen.
-        title: above the picture.
     """
     table = np.asarray(points, dtype=np.float64).reshape(-1, 2)
     texts = [str(i) for i in range(len(table))] if labels is None else [str(label) for label in labels]
@@ -62,7 +60,6 @@ def pareto(
                 within_shares(axes, [values], axis)
         axes.set(xlabel=names[0], ylabel=names[1])
         figure.legend(loc="outside lower center", ncols=3, handletextpad=0.3)
-        canvas.headline(figure, title)
         _name_front(figure, axes, table[order], [texts[i] for i in order.tolist()])
     return figure
 
@@ -91,7 +88,6 @@ def history(
     states: Sequence[str] | None = None,
     metric: str = "objective",
     maximise: bool = True,
-    title: str | None = None,
 ) -> Figure:
     """A study trial by trial, and the best so far.
 
@@ -100,7 +96,6 @@ def history(
         states: "complete", "pruned", or anything else, of each trial; none: complete where there is a value.
         metric: the objective's name.
         maximise: whether larger is better.
-        title: above the picture.
     """
     y = np.array([np.nan if value is None else value for value in values], dtype=np.float64)
     kinds = np.array(["complete"] * len(y) if states is None else [str(state).lower() for state in states], dtype=str)
@@ -135,5 +130,4 @@ def history(
             within_shares(axes, [y])
         axes.set(xlabel="trial", ylabel=heading(metric))
         figure.legend(loc="outside lower center", ncols=4, handletextpad=0.5)
-        canvas.headline(figure, title)
     return figure

@@ -32,7 +32,6 @@ Points: TypeAlias = Sequence[tuple[float, float]]
 
 def lines(
     series: Mapping[str, Band],
-    title: str | None = None,
     xlabel: str = "round",
     ylabel: str = "accuracy",
     percent: bool = True,
@@ -63,29 +62,25 @@ def lines(
         axes.set(xlabel=xlabel, ylabel=ylabel)
         remark(axes, note)
         _draw_target(axes, target)
-        canvas.headline(figure, title)
         _name_lines(figure, axes, found, seen, names, target, percent)
     return figure
 
 
 def panels(
     grid: Mapping[str, Mapping[str, Band]],
-    title: str | None = None,
     xlabel: str = "round",
     ylabel: str = "accuracy",
     percent: bool = True,
     target: float | None = None,
     colours: Mapping[str, str] | None = None,
     columns: int = 3,
-    share_y: bool = True,
     marks: Mapping[str, Mapping[str, Points]] | None = None,
 ) -> Figure:
-    """Several pictures of `lines` side by side under one legend; a name looks the same in each.
+    """Several pictures of `lines` side by side, with one legend and one y axis; a name looks the same in each.
 
     Args:
         grid: title of a panel -> its lines.
         columns: panels in a row, at most.
-        share_y: whether all panels have the same y axis.
         marks: title of a panel -> marks of its lines.
     Raises:
         PflOpsError: the shapes do not fit, or there is no value.
@@ -100,16 +95,16 @@ def panels(
         titles = {panel: wrapped(panel, 38) for panel in found}
         higher = 0.17 * max(title.count("\n") for title in titles.values())
         figure = canvas.blank(max(5.2, 3.1 * across + 0.5), (2.5 + higher) * down + 0.4)
-        places = figure.subplots(down, across, sharey=share_y, squeeze=False).ravel().tolist()
+        places = figure.subplots(down, across, sharey=True, squeeze=False).ravel().tolist()
         for axes, (panel, series) in zip(places, found.items(), strict=False):
             canvas.fix_ticks(axes)
             _draw_lines(axes, series, seen, most=6, marks=(marks or {}).get(panel))
             _place_ticks(axes, series, 6)
             axes.set_title(titles[panel])
             axes.set_xlabel(xlabel)
-        for axes, series in zip(places, found.values(), strict=False):  # a shared axis has its limits of all panels
+        for axes in places[: len(found)]:  # a shared axis has its limits of all panels
             if percent:
-                _as_shares(axes, found.values() if share_y else [series])
+                _as_shares(axes, found.values())
             _draw_target(axes, target)
         for axes in places[::across]:
             axes.set_ylabel(ylabel)
@@ -118,7 +113,6 @@ def panels(
         drawn = [one for series in found.values() for one in series.values()]
         note = repetitions({"": (min(one.least for one in drawn), max(one.n for one in drawn))})[0]
         key_below(figure, [_handle(look) for look in seen.values()], list(seen), note)
-        canvas.headline(figure, title)
     return figure
 
 

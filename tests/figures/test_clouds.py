@@ -27,7 +27,6 @@ def test_scatter_draws_the_front_of_the_means():
     np.testing.assert_allclose(corners, [[0.2, 0.8], [0.6, 0.5]])
     weights = {text.get_text(): text.get_fontweight() for text in axes.texts}
     assert weights == {"a (n = 2)": "bold", "b (n = 1)": "bold", "c (n = 2)": "normal"}
-    assert not figures.scatter(points, front=False).legends
 
 
 def test_scatter_draws_marks_of_the_front_above_others():

@@ -13,7 +13,7 @@ from pfl_ops.figures import files, style
 
 
 def picture(shift=0.0):
-    return figures.lines({"fliu": ([0, 1, 2], [[0.1, 0.4, 0.5], [0.2, 0.4, 0.6 + shift]])}, "MNIST <PATH>")
+    return figures.lines({"fliu": ([0, 1, 2], [[0.1, 0.4, 0.5], [0.2, 0.4, 0.6 + shift]])})
 
 
 def test_a_path_without_an_ending_is_written_as_both(tmp_path):

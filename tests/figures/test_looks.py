@@ -13,7 +13,7 @@ from pfl_ops.figures.style import DARK, LIGHT, THEMES
 
 BAND = ([0, 1], [[0.1, 0.2], [0.2, 0.4]])
 PICTURES = {
-    "lines": lambda: figures.lines({"a": BAND, "b": BAND}, "title", target=0.3),
+    "lines": lambda: figures.lines({"a": BAND, "b": BAND}, target=0.3),
     "panels": lambda: figures.panels({"one": {"a": BAND}}),
     "over": lambda: figures.over({"a": BAND}),
     "scatter": lambda: figures.scatter({"a": [[0.1, 0.2], [0.3, 0.1]], "b": [0.5, 0.1]}),

@@ -32,7 +32,7 @@ def texts(axes):
 
 
 def test_a_line_is_the_mean_and_its_band_the_sample_standard_deviation():
-    axes = figures.lines({"fliu": (ROUNDS, THREE), "fedavg": (ROUNDS, THREE - 0.05)}, "MNIST").axes[0]
+    axes = figures.lines({"fliu": (ROUNDS, THREE), "fedavg": (ROUNDS, THREE - 0.05)}).axes[0]
     np.testing.assert_allclose(drawn(axes, "fliu").get_ydata(), THREE.mean(axis=0))
     (band,) = bands(axes, "fliu")
     corners = band.get_paths()[0].vertices
@@ -41,7 +41,6 @@ def test_a_line_is_the_mean_and_its_band_the_sample_standard_deviation():
         np.testing.assert_allclose([heights.min(), heights.max()], [mean - std, mean + std])
     assert texts(axes) == ["fliu", "fedavg"]
     assert axes.get_title(loc="right") == "mean ± standard deviation, n = 3"
-    assert axes.get_figure().get_suptitle() == "MNIST"
 
 
 def test_lines_that_coincide_are_all_seen():
@@ -118,7 +117,7 @@ def test_places_are_moved_as_little_as_possible():
 
 def test_panels_share_names_and_looks():
     grid = {"PATH": {"fliu": (ROUNDS, THREE), "apfl": (ROUNDS, THREE)}, "LSQS": {"apfl": (ROUNDS, THREE[:2])}}
-    figure = figures.panels(grid, "Figure 5", target=0.8)
+    figure = figures.panels(grid, target=0.8)
     left, right = figure.axes
     assert [left.get_title("left"), right.get_title("left")] == ["PATH", "LSQS"]
     assert drawn(left, "apfl").get_color() == drawn(right, "apfl").get_color() != drawn(left, "fliu").get_color()

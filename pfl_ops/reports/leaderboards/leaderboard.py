@@ -173,7 +173,6 @@ def _spent(table: pd.DataFrame) -> Table:
             row["openings"],
         )
         for row in table.to_dict("records")
-        for seconds in [finite(row["test_seconds"])]
     ]
     head = (
         *map(Head, ("method", *NUMBERS.values())),
