@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from functools import cached_property
 
 from pfl_ops.errors import PflOpsError, count, echo, nearest
 from pfl_ops.results import DIVERGED, Result
@@ -70,16 +71,15 @@ def select(
     Raises:
         PflOpsError: nothing has that name (the message has the nearest), or nothing is left.
     """
-    known = store.runs()
-    if not any(HASH in run.tags for run in known):
+    known = _KnownRuns(store.runs())
+    if not any(HASH in run.tags for run in known.runs):
         raise PflOpsError(f"{store.target.label} has no runs yet; make some: pfl-ops run fliu --repetitions 3")
-    by_id = {run.run_id: run for run in known}
     meant: dict[str, RunInfo] = {}
     itself: set[str] = set()
     named: set[str] = set()
     untested: dict[str, None] = {}
     for name in names or ("*",):
-        same_name, below = _named(name, known, by_id, trials)
+        same_name, below = known.named(name, trials)
         untested |= {} if below else {name: None}
         itself |= same_name
         named |= {run.run_id for run in below if name != "*"}
@@ -92,21 +92,16 @@ def select(
     by_scale = SCALE in (tags or {}) or SCALE in (where or "")
     smoke = [run for run in meant.values() if _is_smoke(run) and run.run_id not in named and not by_scale]
     meant = {key: run for key, run in meant.items() if run not in smoke}
-    of_former_choices = [run for run in known if is_of_former_choice(run, by_id.get(run.parent or ""))]
-    changed = {run.parent for run in of_former_choices}
-    late = {run.run_id for run in known if run.parent in changed and is_test(run)} - {
-        run.run_id for run in of_former_choices
-    }
-    former = {run.run_id: run for run in of_former_choices if run.run_id in meant and run.run_id not in itself}
-    meant = {key: run for key, run in meant.items() if key not in former}
-    finished = [run for run in meant.values() if run.status == "FINISHED"]
-    diverged = [run for run in meant.values() if run.status == "FAILED" and DIVERGED in run.tags]
-    others = [run for run in meant.values() if run.status != "FINISHED" and run not in diverged]
+    former = {run.run_id: run for run in known.former_choices if run.run_id in meant and run.run_id not in itself}
+    left = [run for key, run in meant.items() if key not in former]
+    finished = [run for run in left if run.status == "FINISHED"]
+    diverged = [run for run in left if run.status == "FAILED" and DIVERGED in run.tags]
+    others = [run for run in left if run.status != "FINISHED" and run not in diverged]
     started = [run for run in others if run.run_id in itself]
     if not finished and not started:
-        raise PflOpsError(_nothing(known, list(meant.values()), smoke, list(former.values()), trials))
+        raise PflOpsError(_nothing(known.runs, left, smoke, list(former.values()), trials))
     records, lost, begun = (
-        tuple(_once([result_of(run, store, _study_of(run, by_id)) for run in sorted(some, key=lambda run: run.start)]))
+        tuple(_once([result_of(run, store, known.study_of(run)) for run in sorted(some, key=lambda run: run.start)]))
         for some in (finished, diverged, started)
     )
     return SelectedRuns(
@@ -115,46 +110,90 @@ def select(
         diverged=lost,
         started=begun,
         smoke=Counter(run.experiment for run in smoke),
-        former=Counter(str(_study_of(run, by_id)) for run in former.values()),
-        late=frozenset(late),
+        former=Counter(str(known.study_of(run)) for run in former.values()),
+        late=known.tested_late,
         untested=tuple(untested),
     )
 
 
-def _named(
-    name: str, known: list[RunInfo], by_id: Mapping[str, RunInfo], trials: bool
-) -> tuple[set[str], list[RunInfo]]:
-    """Return the ids of the runs that have this name, and all runs that it means: these and those below them."""
-    hits = [run for run in known if run.run_id == name or any(fnmatchcase(n, name) for n in _names(run))]
-    places = [run for run in known if name in _places(run) or any(fnmatchcase(p, name) for p in _places(run))]
-    if not hits and not places and len(name) >= SHORTEST_ID and re.fullmatch("[0-9a-f]+", name):
-        hits = [run for run in known if run.run_id.startswith(name) or run.tags.get(HASH, "").startswith(name)]
+@dataclass(frozen=True)
+class _KnownRuns:
+    """All runs of a store, and which stands below which."""
+
+    runs: list[RunInfo]
+
+    @cached_property
+    def _by_id(self) -> dict[str, RunInfo]:
+        return {run.run_id: run for run in self.runs}
+
+    def _parent(self, run: RunInfo) -> RunInfo | None:
+        return self._by_id.get(run.parent or "")
+
+    def _ancestors(self, run: RunInfo) -> Iterator[str]:
+        above: RunInfo | None = run
+        while above is not None and above.parent:
+            yield above.parent
+            above = self._parent(above)
+
+    def study_of(self, run: RunInfo) -> str | None:
+        """The study whose run stands directly above."""
+        above = self._parent(run)
+        return above.tags.get(STUDY) if above else None
+
+    def _is_of_former_choice(self, run: RunInfo) -> bool:
+        return is_of_former_choice(run, self._parent(run))
+
+    @cached_property
+    def former_choices(self) -> list[RunInfo]:
+        """Test runs of choices that a study has changed since."""
+        return [run for run in self.runs if self._is_of_former_choice(run)]
+
+    @property
+    def tested_late(self) -> frozenset[str]:
+        """Ids of test runs of a choice that a study made after a test of a former one."""
+        changed = {run.parent for run in self.former_choices}
+        tests = {run.run_id for run in self.runs if run.parent in changed and is_test(run)}
+        return frozenset(tests - {run.run_id for run in self.former_choices})
+
+    def named(self, name: str, trials: bool) -> tuple[set[str], list[RunInfo]]:
+        """Return the ids of the runs that have this name, and all runs that it means: these and those below them.
+
+        Raises:
+            PflOpsError: nothing has that name, or ids of several experiments begin with it.
+        """
+        hits = [run for run in self.runs if run.run_id == name or any(fnmatchcase(n, name) for n in _names(run))]
+        places = [run for run in self.runs if name in _places(run) or any(fnmatchcase(p, name) for p in _places(run))]
+        if not hits and not places:
+            hits = self._with_id(name)
+        others = [
+            run for run in hits if not (trial_label(run) or is_confirmation(run) or self._is_of_former_choice(run))
+        ]
+        of_any = any(sign in name for sign in "*?[") and bool(others)  # fliu*: no name of a trial, as trial-* is one
+        itself = {run.run_id for run in (others if of_any else hits)} if name != "*" else set()
+        above = {run.run_id for run in hits + places if HASH not in run.tags}
+        around = {run.run_id for run in hits + places}
+        found = []
+        for run in self.runs:
+            if HASH not in run.tags:
+                continue
+            below = run.run_id in around or any(parent in above for parent in self._ancestors(run))
+            wanted = not is_confirmation(run) and (trials or not trial_label(run))
+            if run.run_id in itself or (below and wanted):
+                found.append(run)
+        return itself, found
+
+    def _with_id(self, name: str) -> list[RunInfo]:
+        """The runs whose id, or whose experiment's hash, begins so; of one experiment."""
+        hits: list[RunInfo] = []
+        if len(name) >= SHORTEST_ID and re.fullmatch("[0-9a-f]+", name):
+            hits = [run for run in self.runs if run.run_id.startswith(name) or run.tags.get(HASH, "").startswith(name)]
         if len({run.tags.get(HASH) for run in hits}) > 1:
             raise PflOpsError(f"{len(hits)} runs have ids that begin with '{name}'; give more of it")
-        hits = [run for run in hits if run.parent is None] or hits  # one by itself goes before a study's or a suite's
-    if not hits and not places:
-        allowed = set[str]().union(*map(_names, known), *map(_places, known))
-        close = nearest(name, allowed)
-        hint = f"did you mean '{close}'?" if close else _there_are(known)
-        raise PflOpsError(f"no run, study or experiment named '{echo(name)}'; {hint}")
-    others = [
-        run
-        for run in hits
-        if not (trial_label(run) or is_confirmation(run) or is_of_former_choice(run, by_id.get(run.parent or "")))
-    ]
-    of_any = any(sign in name for sign in "*?[") and bool(others)  # fliu*: no name of a trial, as trial-* is one
-    itself = {run.run_id for run in (others if of_any else hits)} if name != "*" else set()
-    above = {run.run_id for run in hits + places if HASH not in run.tags}
-    around = {run.run_id for run in hits + places}
-    found = []
-    for run in known:
-        if HASH not in run.tags:
-            continue
-        below = run.run_id in around or any(parent in above for parent in _ancestors(run, by_id))
-        wanted = not is_confirmation(run) and (trials or not trial_label(run))
-        if run.run_id in itself or (below and wanted):
-            found.append(run)
-    return itself, found
+        if not hits:
+            close = nearest(name, set[str]().union(*map(_names, self.runs), *map(_places, self.runs)))
+            hint = f"did you mean '{close}'?" if close else _there_are(self.runs)
+            raise PflOpsError(f"no run, study or experiment named '{echo(name)}'; {hint}")
+        return [run for run in hits if run.parent is None] or hits  # one by itself goes before a study's or a suite's
 
 
 def _names(run: RunInfo) -> set[str]:
@@ -171,20 +210,6 @@ def _places(run: RunInfo) -> set[str]:
 def _is_smoke(run: RunInfo) -> bool:
     """True for a cell of a suite at scale smoke: it shows that the cell runs, and its numbers mean nothing."""
     return HASH in run.tags and run.tags.get(SCALE) == "smoke"
-
-
-def _ancestors(run: RunInfo, by_id: Mapping[str, RunInfo]) -> Iterator[str]:
-    while run.parent:
-        yield run.parent
-        if run.parent not in by_id:
-            return
-        run = by_id[run.parent]
-
-
-def _study_of(run: RunInfo, by_id: Mapping[str, RunInfo]) -> str | None:
-    """The study whose run stands directly above."""
-    above = by_id.get(run.parent or "")
-    return above.tags.get(STUDY) if above else None
 
 
 def _once(runs: list[Result]) -> Iterator[Result]:
