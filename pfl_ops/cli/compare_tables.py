@@ -1,6 +1,6 @@
 """A comparison on the terminal: a table for each group, on a narrow terminal with fewer columns."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from rich.console import Console
 from rich.markup import escape
@@ -47,42 +47,50 @@ def show(comparison: ComparisonData, console: Console, remarks: Console | None =
     """
     there = list(dict.fromkeys(name for group in comparison.groups for name in _columns(comparison, group)))
     dropped, tables = _fitting(comparison, console, there)
-    several = len(comparison.groups) > 1
     at = "last round" if comparison.at == "final" else "best round of each run"
     console.print(f"{size_of(comparison)}, {at}, {order_text(comparison.metric)}", style="bold", highlight=False)
-    cut = False
+
+    def remark(line: str) -> None:
+        if remarks is not None:
+            say(remarks, line)
+
     for group, table in zip(comparison.groups, tables, strict=True):
         print_whole(console, table, _width(console, table))
-        if remarks is not None:
-            whole = notes or sum(map(len, group.complaints)) <= FOLDED
-            cut |= not whole
-            for line in group.complaints if whole else [folded(group.complaints)]:
-                say(remarks, f"not a fair comparison{f' ({group.title})' if several else ''}: {line}")
-            for line in scored_notes(group):
-                say(remarks, f"{group.title}: {line}" if several else line)
-    if remarks is not None:
-        for line in comparison.remarks:
-            cut |= len(line) > FOLDED and not notes
-            say(remarks, line if notes or len(line) <= FOLDED else f"{line[: FOLDED - 4]} ...")
-        if cut:
-            say(remarks, "--notes prints these notes in full")
+        for line in _group_remarks(comparison, group, notes):
+            remark(line)
+    for line in comparison.remarks:
+        remark(line if notes or len(line) <= FOLDED else f"{line[: FOLDED - 4]} ...")
+    foldable = (*comparison.remarks, *("".join(group.complaints) for group in comparison.groups))
+    if not notes and any(len(text) > FOLDED for text in foldable):
+        remark("--notes prints these notes in full")
     if dropped:
         say(console, f"no room for: {', '.join(dropped)}")
-    columns = [name for name in there if name not in dropped]
-    others = any(name.startswith(("best ", "best/", "last ")) for name in columns)
-    if comparison.at == "best" or others:
-        for note in _by_group(comparison, best_notes):
-            say(console, note)
-    tested = any(line.difference and line.difference.p is not None for line in comparison.lines)
+    for note in _footnotes(comparison, [name for name in there if name not in dropped]):
+        say(console, note)
+
+
+def _group_remarks(c: ComparisonData, group: Group, notes: bool) -> Iterator[str]:
+    """The reservations about a group's comparison; long ones are folded, unless notes are printed in full."""
+    several = len(c.groups) > 1
+    whole = notes or len("".join(group.complaints)) <= FOLDED
+    for line in group.complaints if whole else [folded(group.complaints)]:
+        yield f"not a fair comparison{f' ({group.title})' if several else ''}: {line}"
+    for line in scored_notes(group):
+        yield f"{group.title}: {line}" if several else line
+
+
+def _footnotes(c: ComparisonData, columns: Sequence[str]) -> Iterator[str]:
+    """Explanations of the columns that are shown."""
+    if c.at == "best" or any(name.startswith(("best ", "best/", "last ")) for name in columns):
+        yield from _by_group(c, best_notes)
+    tested = any(line.difference and line.difference.p is not None for line in c.lines)
     if tested and "p" in columns:
-        say(console, f"p: {TEST_DESCRIPTIONS[comparison.test]}, corrected for all pairs (Holm)")
-    if is_neutral(comparison.metric):  # the same note for all groups
-        for note in p_notes(comparison, comparison.groups[0]):
-            say(console, note)
+        yield f"p: {TEST_DESCRIPTIONS[c.test]}, corrected for all pairs (Holm)"
+    if is_neutral(c.metric):  # the same note for all groups
+        yield from p_notes(c, c.groups[0])
     elif "p" in columns:
-        for group in comparison.groups:
-            for note in p_notes(comparison, group):
-                say(console, f"{group.title}: {note}" if several else note)
+        for group in c.groups:
+            yield from (f"{group.title}: {note}" if len(c.groups) > 1 else note for note in p_notes(c, group))
 
 
 def _by_group(c: ComparisonData, notes: Callable[[ComparisonData, Group], Iterable[str]]) -> Iterator[str]:
