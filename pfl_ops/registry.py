@@ -149,7 +149,7 @@ class Registry(Generic[T]):
         Where neither can be read it is of the definition itself, and differs each time that this is made.
         """
         thing: Any = self.get(name)
-        found = code_digest.digest(self.builtin.get(name) or _origin(thing)[0]) or notebook.digest(_written(thing))
+        found = code_digest.digest(self.builtin.get(name) or _origin(thing)[0]) or notebook.digest(definition(thing))
         if found is not None:
             return found
         import cloudpickle
@@ -245,12 +245,12 @@ def _existing(path: Path | str, kind: str) -> Path:
 
 def _origin(thing: Any) -> tuple[str, str]:
     """(module, name) of the class or function that stands behind a registered thing."""
-    written = _written(thing)
-    return str(getattr(thing, "__module__", "")), str(getattr(written, "__qualname__", type(written).__name__))
+    behind = definition(thing)
+    return str(getattr(thing, "__module__", "")), str(getattr(behind, "__qualname__", type(behind).__name__))
 
 
-def _written(thing: Any) -> Any:
-    """The class or function that stands behind a registered thing."""
+def definition(thing: Any) -> Any:
+    """Return the network's class or partition's function that stands behind a section; of others the thing itself."""
     return getattr(thing, "network", None) or getattr(thing, "function", None) or thing
 
 

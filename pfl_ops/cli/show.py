@@ -6,7 +6,7 @@ import inspect
 from dataclasses import replace
 from pathlib import Path
 from textwrap import fill
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.table import Table
 from rich.text import Text
@@ -15,6 +15,7 @@ from pfl_ops.cli.names import KINDS, known, registry_of
 from pfl_ops.cli.output import out, say
 from pfl_ops.cli.settings_table import ShownRow, rows_of, settings_rows, value_text
 from pfl_ops.errors import unknown
+from pfl_ops.registry import definition
 
 if TYPE_CHECKING:
     from pfl_ops.spaces import Space
@@ -54,7 +55,7 @@ def summary(kind: str, name: str) -> str:
         spec = importlib.util.find_spec(module)
         if spec is not None and spec.origin is not None:
             return first_line(_docstring(Path(spec.origin), name))
-    return first_line(inspect.getdoc(described(registry.get(name))))
+    return first_line(inspect.getdoc(definition(registry.get(name))))
 
 
 def _docstring(file: Path, name: str) -> str | None:
@@ -73,11 +74,6 @@ def _docstring(file: Path, name: str) -> str | None:
 def first_line(text: str | None) -> str:
     """The first paragraph's first line."""
     return (text or "").strip().partition("\n")[0]
-
-
-def described(section: Any) -> Any:
-    """Return the object with the docstring: a network's class or a partition's function rather than its section."""
-    return getattr(section, "network", None) or getattr(section, "function", None) or section
 
 
 def describe_dataset(name: str) -> str:
@@ -122,7 +118,7 @@ def _show_section(kind: str, name: str) -> None:
     singular = kind.removesuffix("s")
     section = registry_of(kind).get(name)
     _heading(name, singular)
-    say(out(), "\n" + (inspect.getdoc(described(section)) or "") + "\n")
+    say(out(), "\n" + (inspect.getdoc(definition(section)) or "") + "\n")
     rows = list(rows_of(section, f"{singular}."))
     if rows:
         _print_settings(rows)
