@@ -85,11 +85,10 @@ def study_plan(
     limits: StudyLimits,
     name: str | None,
     resume: bool,
-    storage: str | None = None,
-    home: str | Path | None = None,
-    data_dir: str | None = None,
-    execution: Execution | None = None,
-    address: str | None = None,
+    storage: str | None,
+    data_dir: str | None,
+    execution: Execution,
+    address: str | None,
 ) -> StudyOutlook:
     """Return the study that `tune` with these arguments would run.
 
@@ -103,9 +102,9 @@ def study_plan(
         check_tests_apart(settings.experiment, (*settings.environments, *settings.held_out))
     folders, experiment = data_folders(data_dir, address), experiment or settings.experiment
     name = name or study_name(settings, experiment, folders)
-    check_environments_build(settings, folders, execution or Execution())
+    check_environments_build(settings, folders, execution)
     plan = PreparedStudy(experiment, settings, name, finals)
-    begun = plan.found(readable(storage, home), folders, resume)
+    begun = plan.found(readable(storage), folders, resume)
     plan = plan if begun is None else plan.limited(begun, limits)
     check_top(limits, plan.settings)
     return StudyOutlook(plan, begun)

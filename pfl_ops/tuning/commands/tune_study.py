@@ -281,11 +281,9 @@ def recorded(name: str, *, home: str | Path | None = None, storage: str | None =
     return recorded_settings(name, readable(storage, home))
 
 
-def started_from(
-    settings: Settings, name: str, *, home: str | Path | None = None, storage: str | None = None
-) -> WarmStart:
+def started_from(settings: Settings, name: str, *, storage: str | None = None) -> WarmStart:
     """Return the configurations that `tune(from_study=name)` tries first in a study with these settings."""
-    return warm_start(existing(name, readable(storage, home)), settings)
+    return warm_start(existing(name, readable(storage)), settings)
 
 
 def _parent(
