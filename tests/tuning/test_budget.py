@@ -110,15 +110,15 @@ def test_samples_of_a_trial_that_was_cut_short_count_once(study_storage):
     """40 before the kill; its continuation reports 30 so far, then 90 in all."""
     cut = study_storage.study.ask()
     cut.set_user_attr(study_storages.SAMPLES, 40)
-    assert study_storage.is_cut_short()
+    assert study_storage.cut_short()
     study_storage.recover()
-    assert study_storage.search_samples() == 40 and study_storage.is_cut_short()
+    assert study_storage.search_samples() == 40 and study_storage.cut_short()
     again = study_storage.study.ask()
     again.set_user_attr(study_storages.SAMPLES, 30)
     assert study_storage.search_samples() == 40
     again.set_user_attr(study_storages.SAMPLES, 90)
     study_storage.study.tell(again, 0.5)
-    assert study_storage.search_samples() == 90 and not study_storage.is_cut_short()
+    assert study_storage.search_samples() == 90 and not study_storage.cut_short()
 
 
 def test_left_of_a_search_is_its_budget_less_what_is_done(study_storage):

@@ -46,7 +46,7 @@ from pfl_ops.tuning.session.events import Event, OnEvent
 from pfl_ops.tuning.session.session import StudyInterrupted
 from pfl_ops.tuning.studies import study_database
 from pfl_ops.tuning.studies import study_storage as study_storages
-from pfl_ops.tuning.studies.budget import spent
+from pfl_ops.tuning.studies.budget import goes_on
 from pfl_ops.tuning.studies.limits import StudyLimits, trials_done
 from pfl_ops.tuning.studies.settings import Settings, check_seeds
 from pfl_ops.tuning.studies.study_storage import StudyStorage
@@ -207,10 +207,7 @@ def benchmark(
         means.wait(name, trials, "opening MLflow's store ...")
         with Store.open(home, tracking_uri, offline=True) as tracking, _run(tracking, name, plans) as run:
             try:
-                missing = any(
-                    study_storage.is_cut_short() or not spent(plan.settings, study_storage)
-                    for plan, study_storage in begun
-                )
+                missing = any(goes_on(plan.settings, study_storage) for plan, study_storage in begun)
                 if missing:
                     means.wait(name, trials, "starting Ray ...")
                 with cluster(address) if missing else nullcontext():  # one Ray for all of them

@@ -22,7 +22,7 @@ from pfl_ops.tracking import WorkFolder
 from pfl_ops.tuning.resources.resource_request import ResourceRequest, check_request
 from pfl_ops.tuning.session.events import Event, OnEvent
 from pfl_ops.tuning.studies import study_database
-from pfl_ops.tuning.studies.budget import spent
+from pfl_ops.tuning.studies.budget import goes_on
 from pfl_ops.tuning.studies.limits import StudyLimits, trials_done
 from pfl_ops.tuning.studies.settings import SEED_OFFSET, Settings
 from pfl_ops.tuning.studies.study_storage import StudyStorage
@@ -172,8 +172,8 @@ class PreparedStudy:
             raise PflOpsError(f"study '{self.name}' was begun with other {other}; choose another --name")
         limits = replace(self.settings.limits, terminate=self.settings.terminate or None)
         wanted = self.settings.as_recorded(study_storage.settings).limited(limits)
-        unfinished = study_storage.is_cut_short() or not spent(wanted, study_storage)
-        if study_storage.done() < wanted.trials and unfinished and study_storage.begun() and not resume:
+        unfinished = study_storage.done() < wanted.trials and goes_on(wanted, study_storage)
+        if unfinished and study_storage.begun() and not resume:
             raise PflOpsError(
                 f"study '{self.name}' exists, {trials_done(study_storage.done(), wanted.trials)} have a result; "
                 "go on with --resume, or choose another --name"

@@ -28,7 +28,7 @@ from pfl_ops.tuning.session.events import Event, OnEvent
 from pfl_ops.tuning.session.finals import Finals
 from pfl_ops.tuning.session.search import Search
 from pfl_ops.tuning.session.trials import Trials
-from pfl_ops.tuning.studies.budget import SAVE_EVERY, Clock, ending, spent
+from pfl_ops.tuning.studies.budget import SAVE_EVERY, Clock, ending, goes_on, spent
 from pfl_ops.tuning.studies.paired import PairedPruner
 from pfl_ops.tuning.studies.parts import Combination
 from pfl_ops.tuning.studies.settings import Settings
@@ -93,7 +93,7 @@ class Session:
                 confirm the choice has none.
         """
         missing = self.settings.trials - self.study_storage.done()
-        if missing > 0 and (self.study_storage.is_cut_short() or not spent(self.settings, self.study_storage)):
+        if missing > 0 and goes_on(self.settings, self.study_storage):
             self._run_trials(missing)
             return
         confirmations = Confirmations(self, None, self.execution)

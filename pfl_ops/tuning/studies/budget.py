@@ -79,6 +79,11 @@ def spent(settings: Settings, study_storage: StudyStorage, seconds: float | None
     return None
 
 
+def goes_on(settings: Settings, study_storage: StudyStorage) -> bool:
+    """True if no budget of a search is spent, or a trial was begun and has not ended."""
+    return study_storage.cut_short() > 0 or not spent(settings, study_storage)
+
+
 def ending(settings: Settings, study_storage: StudyStorage) -> str:
     """Return a line on the budget that ended the search; "": it goes on, or trials are the only budget."""
     cause = spent(settings, study_storage)

@@ -183,12 +183,8 @@ class StudyStorage:
             self.study.tell(trial.number, state=TrialState.FAIL, skip_if_finished=True)
         return len(running)
 
-    def is_cut_short(self) -> bool:
-        """True if a trial was begun and has not ended: it runs, or a kill cut it short."""
-        return self.cut_short() > 0
-
     def cut_short(self) -> int:
-        """Count the trials that were begun and have not ended."""
+        """Count the trials that were begun and have not ended: they run, or a kill cut them short."""
         waiting = [t for t in self.raw() if t.state is TrialState.WAITING and CONTINUES in t.user_attrs]
         running = [t for t in self.raw() if t.state is TrialState.RUNNING]
         return len({t.user_attrs.get(CONTINUES, t.number) for t in (*waiting, *running)})
