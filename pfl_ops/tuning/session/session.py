@@ -315,18 +315,19 @@ class Session:
             self.on_event(Event(kind, name, self.settings.trials, done, trial=trial, text=text, **rounds))
 
 
+@dataclass
 class _Phases:
     """The source of a study's jobs: FedAvg in environments, trials if some are missing, confirmations, then tests.
 
-    `clock` counts from the start of the first run until the last trial has ended.
+    Attributes:
+        clock: of the search; it counts from the start of the first run until the last trial has ended.
     """
 
-    def __init__(
-        self, confirmations: Confirmations, tests: Finals, trials: Trials | None = None, clock: Clock | None = None,
-        baselines: Baselines | None = None,
-    ) -> None:  # fmt: skip
-        self.trials, self.confirmations, self.tests, self.clock = trials, confirmations, tests, clock
-        self.baselines = baselines
+    confirmations: Confirmations
+    tests: Finals
+    trials: Trials | None = None
+    clock: Clock | None = None
+    baselines: Baselines | None = None
 
     def next(self) -> Job | None:
         if self.baselines is not None:

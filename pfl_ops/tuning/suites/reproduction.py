@@ -359,23 +359,23 @@ class Reproduction:
             self.on_event(CellEvent(kind, self.over, self.wanted, job, round, text))
 
 
+@dataclass
 class _Cells:
     """The source of the jobs of a call: planned cells, then further seeds for undecided claims until time is over.
 
     The time begins when all planned cells have begun, however long these take.
+
+    Attributes:
+        given: number of the cells whose jobs were handed out. end: monotonic seconds; None: the time has not begun.
     """
 
-    def __init__(
-        self,
-        call: Reproduction,
-        cells: list[CellRun],
-        queue: TrackingQueue[None],
-        share: ResourceShare,
-        execution: Execution,
-    ) -> None:
-        self.call, self.cells, self.queue, self.share, self.execution = call, cells, queue, share, execution
-        self.given = 0
-        self.end: float | None = None
+    call: Reproduction
+    cells: list[CellRun]
+    queue: TrackingQueue[None]
+    share: ResourceShare
+    execution: Execution
+    given: int = 0
+    end: float | None = None
 
     def next(self) -> Job | None:
         hours = self.call.hours
