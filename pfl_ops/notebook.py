@@ -9,11 +9,14 @@ import symtable
 import sys
 from collections.abc import Iterator
 from types import FunctionType, ModuleType
-from typing import Any
+from typing import Any, TypeAlias
 
 from pfl_ops import code_digest
 
 MAIN = "__main__"
+
+Part: TypeAlias = tuple[str, str, str]
+"""(kind, name, digest) of something that a definition is made of."""
 
 
 def digest(thing: Any) -> str | None:
@@ -25,50 +28,55 @@ def digest(thing: Any) -> str | None:
         64 hexadecimal digits; None where the source of a definition is not known (one inside a function among them), or
         a value can't be pickled.
     """
-    found: list[tuple[str, str, str]] = []
-    waiting, seen = [thing], {id(thing)}
-
-    def follow(other: Any) -> None:
-        if id(other) not in seen:
-            seen.add(id(other))
-            waiting.append(other)
-
+    found: set[Part] = set()
+    waiting, seen = [thing], set[int]()
     while waiting:
         definition = waiting.pop()
-        node = _node(definition)
-        if node is None:
+        if id(definition) in seen:
+            continue
+        seen.add(id(definition))
+        read = _read(definition)
+        if read is None:
             return None
-        found.append(("definition", definition.__qualname__, code_digest.syntax(ast.unparse(node))))
-        for function in _functions(definition):
-            if function.__module__ == MAIN and not _is_within(function, definition):  # set by another cell
-                follow(function)
-        modules = set(code_digest.imported_by(node))
-        if isinstance(definition, type) and isinstance(node, ast.ClassDef):
-            # bases are those of the time when it was defined: their cell may have been run again since
-            bases = [base for base in definition.__bases__ if base.__module__ == MAIN]
-            for base in bases:
-                follow(base)
-            names = {base.__name__ for base in bases}
-            node.bases = [base for base in node.bases if not (isinstance(base, ast.Name) and base.id in names)]
-        for name in sorted(_globals_of(node)):
-            value: Any = getattr(sys.modules[MAIN], name, None)
-            value = inspect.unwrap(value)
-            if isinstance(value, ModuleType):
-                modules.add(value.__name__)
-            elif isinstance(value, type | FunctionType) and value.__module__ == MAIN:
-                follow(value)
-            elif isinstance(value, type | FunctionType):
-                modules.add(str(value.__module__))
-                if former := code_digest.earlier(value, MAIN):
-                    found.append(("earlier", name, former))
-            elif value is not None:
-                pickled = _pickled(value)
-                if pickled is None:
-                    return None
-                found.append(("value", name, pickled))
-        beside = [module for module in modules if code_digest.is_beside(module, MAIN)]
-        found += [("module", module, code_digest.digest(module) or "") for module in beside]
-    return hashlib.sha256(repr(sorted(set(found))).encode()).hexdigest()
+        found |= read[0]
+        waiting += read[1]
+    return hashlib.sha256(repr(sorted(found)).encode()).hexdigest()
+
+
+def _read(definition: Any) -> tuple[set[Part], list[Any]] | None:
+    """Return what a definition is made of, and the notebook's definitions that it names; None: it can't be told."""
+    node = _node(definition)
+    if node is None:
+        return None
+    found = {("definition", str(definition.__qualname__), code_digest.syntax(ast.unparse(node)))}
+    named: list[Any] = [  # set by another cell
+        each for each in _functions(definition) if each.__module__ == MAIN and not _is_within(each, definition)
+    ]
+    modules = set(code_digest.imported_by(node))
+    if isinstance(definition, type) and isinstance(node, ast.ClassDef):
+        # bases are those of the time when it was defined: their cell may have been run again since
+        bases = [base for base in definition.__bases__ if base.__module__ == MAIN]
+        named += bases
+        names = {base.__name__ for base in bases}
+        node.bases = [base for base in node.bases if not (isinstance(base, ast.Name) and base.id in names)]
+    for name in _globals_of(node):
+        value: Any = getattr(sys.modules[MAIN], name, None)
+        value = inspect.unwrap(value)
+        if isinstance(value, ModuleType):
+            modules.add(value.__name__)
+        elif isinstance(value, type | FunctionType) and value.__module__ == MAIN:
+            named.append(value)
+        elif isinstance(value, type | FunctionType):
+            modules.add(str(value.__module__))
+            if former := code_digest.earlier(value, MAIN):
+                found.add(("earlier", name, former))
+        elif value is not None:
+            pickled = _pickled(value)
+            if pickled is None:
+                return None
+            found.add(("value", name, pickled))
+    beside = (module for module in modules if code_digest.is_beside(module, MAIN))
+    return found | {("module", module, code_digest.digest(module) or "") for module in beside}, named
 
 
 def _node(thing: Any) -> ast.stmt | None:
