@@ -25,8 +25,8 @@ from pfl_ops.federation.settings import Execution
 from pfl_ops.results import DIVERGED
 from pfl_ops.tracking import Store
 from pfl_ops.tracking.home import WorkFolder
-from pfl_ops.tracking.runs.store import RunInfo
 from pfl_ops.tracking.spools import requests
+from pfl_ops.tracking.target.run_info import RunInfo
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("forked_children")]
 

@@ -35,7 +35,8 @@ from pfl_ops.federation.state import checkpoint, durable
 from pfl_ops.reports.comparison.tracked import select
 from pfl_ops.results import DIVERGED, SUMMED, TOTAL
 from pfl_ops.tracking.runs.finished import experiment_of, read_ahead, result_of
-from pfl_ops.tracking.runs.store import RunInfo, Store
+from pfl_ops.tracking.runs.store import Store
+from pfl_ops.tracking.target.run_info import RunInfo
 
 LOOP = Execution(device="cpu", way="loop", threads=1)
 ARTIFACTS = ("config.yaml", "clients.parquet", "figures/partition.png", "figures/accuracy.png", "figures/clients.png",

@@ -24,7 +24,7 @@ from pfl_ops.data.clients import Clients
 from pfl_ops.errors import PflOpsError
 from pfl_ops.federation.loop import diverged, finish
 from pfl_ops.federation.loop.diverged import Diverged
-from pfl_ops.federation.loop.simulate import Record, Simulation, commit
+from pfl_ops.federation.loop.simulate import Simulation, commit
 from pfl_ops.federation.method.contract import ClientRows, Models, Rows
 from pfl_ops.federation.settings import (
     DirichletParticipation,
@@ -34,6 +34,7 @@ from pfl_ops.federation.settings import (
     Training,
     UniformParticipation,
 )
+from pfl_ops.federation.state.checkpoint import Record
 
 
 def played(method: Any, **settings: Any) -> tuple[Simulation, list[Record]]:

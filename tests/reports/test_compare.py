@@ -28,9 +28,10 @@ from pfl_ops.reports import numbers as numbers_module
 from pfl_ops.reports.comparison import compare as compare_module
 from pfl_ops.reports.comparison import compared_cards
 from pfl_ops.reports.comparison import labels as labels_module
-from pfl_ops.reports.comparison.compare import Comparison, Group, compare
+from pfl_ops.reports.comparison.compare import Comparison, compare
 from pfl_ops.reports.comparison.compared import ahead, costs, document, folded, highest, reading, results, text_of
 from pfl_ops.reports.comparison.compared_notes import OPTIMISTIC, best_notes, p_notes, scored_notes
+from pfl_ops.reports.comparison.comparison_data import Group
 from pfl_ops.reports.comparison.fairness import BEST_ROUNDS
 from pfl_ops.reports.comparison.labels import group_titles, labels
 from pfl_ops.reports.numbers import in_unit, mean_mebibytes, rounds_text, spread, target_title, title_of

@@ -14,7 +14,7 @@ from mlflow import MlflowClient
 from pfl_ops.errors import PflOpsError
 from pfl_ops.tracking import Store, provenance
 from pfl_ops.tracking.provenance import git_revision
-from pfl_ops.tracking.runs.store import RunInfo
+from pfl_ops.tracking.target.run_info import RunInfo
 
 matplotlib.use("Agg")
 

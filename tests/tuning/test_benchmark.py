@@ -24,7 +24,8 @@ from pfl_ops.tracking import Store
 from pfl_ops.tracking.descriptions.views import view_address
 from pfl_ops.tuning import Settings, StudyInterrupted
 from pfl_ops.tuning.commands import benchmark as module
-from pfl_ops.tuning.commands.benchmark import members, settings_of
+from pfl_ops.tuning.commands.benchmark import members
+from pfl_ops.tuning.commands.terms import settings_of
 from pfl_ops.tuning.findings import leaderboard, leaderboard_notes, presented
 from pfl_ops.tuning.findings.study import Study
 from pfl_ops.tuning.session.confirm import judge

@@ -19,7 +19,7 @@ from pfl_ops.federation.state.checkpoint import Record
 from pfl_ops.jobs.report import Failure
 from pfl_ops.jobs.runner import JobEvent
 from pfl_ops.tracking import Store
-from pfl_ops.tuning.commands.benchmark import settings_of
+from pfl_ops.tuning.commands.terms import settings_of
 from pfl_ops.tuning.studies import study_storage as study_storages
 from pfl_ops.tuning.studies.parts import Combination, PartResult, TrialPart
 from pfl_ops.tuning.studies.settings import Settings

@@ -10,12 +10,12 @@ from pfl_ops import runs, spaces
 from pfl_ops.federation.settings import Execution
 from pfl_ops.federation.state.checkpoint import Record
 from pfl_ops.tracking import Store
-from pfl_ops.tuning.session.reconcile import STATE, reconcile
+from pfl_ops.tuning.session.reconcile import reconcile
 from pfl_ops.tuning.session.session import Session
 from pfl_ops.tuning.studies import study_database
 from pfl_ops.tuning.studies.parts import PartResult, TrialPart
 from pfl_ops.tuning.studies.settings import Settings
-from pfl_ops.tuning.studies.study_storage import DIVERGED, ERROR, PARTS, StudyStorage
+from pfl_ops.tuning.studies.study_storage import DIVERGED, ERROR, PARTS, STATE, StudyStorage
 
 METRIC = "val/L1/acc"
 

@@ -14,7 +14,8 @@ from toy_suite import ACC, TOY
 from pfl_ops import tuning
 from pfl_ops.federation.loop.diverged import Diverged
 from pfl_ops.federation.settings import Execution
-from pfl_ops.jobs.runner import Failure, JobEvent
+from pfl_ops.jobs.report import Failure
+from pfl_ops.jobs.runner import JobEvent
 from pfl_ops.papers import Divergences, KeptRuns, Measure, Suite
 from pfl_ops.recording import FINISHED
 from pfl_ops.results import DIVERGED, Result

@@ -33,7 +33,7 @@ from pfl_ops.tracking import Run, Store, provenance
 from pfl_ops.tracking.descriptions import notes
 from pfl_ops.tracking.runs.run import now
 from pfl_ops.tuning.commands.planning import benchmark_plans, check_benchmark, members_in
-from pfl_ops.tuning.commands.terms import COMMON, check_build, settings_of
+from pfl_ops.tuning.commands.terms import COMMON, check_build
 from pfl_ops.tuning.commands.tune_study import conduct
 from pfl_ops.tuning.findings import costs, leaderboard, leaderboard_notes
 from pfl_ops.tuning.findings.leaderboard import MethodStudy
@@ -340,6 +340,3 @@ def _go_on(begun: Sequence[tuple[PreparedStudy, StudyStorage]], name: str, means
     )
     command = f"pfl-ops tune {methods} --name {name}{means.repeated(begun[0][0].finals)} --resume"
     return f"stopped with {trials_done(done, wanted)} done; go on with: {command}"
-
-
-__all__ = ["Benchmark", "benchmark", "members", "settings_of"]

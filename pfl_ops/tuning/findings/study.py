@@ -19,7 +19,7 @@ from pfl_ops.units import deviation, in_words
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from pfl_ops.runs import Result
+    from pfl_ops.results import Result
 
 SAMPLED = "Acc(G) is from a sample of the validation data; all: evaluation.subset=none"
 

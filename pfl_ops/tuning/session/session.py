@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
-    from pfl_ops.runs import Result
+    from pfl_ops.results import Result
 
 
 class StudyInterrupted(PflOpsError):
