@@ -6,7 +6,18 @@ from typing import TYPE_CHECKING
 
 from pfl_ops import rng
 from pfl_ops.errors import PflOpsError, did_you_mean
-from pfl_ops.spaces.space import Conditions, Parameter, Point, Space, SpaceError, named, one_of, point_problem, short
+from pfl_ops.spaces.space import (
+    Conditions,
+    Parameter,
+    Point,
+    Space,
+    SpaceError,
+    Value,
+    named,
+    one_of,
+    point_problem,
+    short,
+)
 
 if TYPE_CHECKING:
     from pfl_ops.config.experiment import Experiment
@@ -41,23 +52,30 @@ def hold(space: Space, keys: Collection[str], experiment: "Experiment") -> Space
     """
     now = experiment.flat
     kept: list[Parameter] = []
+    varied: set[str] = set()
     held: dict[str, list[Conditions]] = {}  # under which conditions a held key exists
-    for p in space.parameters:
-        waiting: Conditions | None = ()
-        for key, values in p.when:
-            if waiting is None or key in {k.key for k in kept}:
-                waiting = _and(waiting, ((key, values),))
+
+    def left_of(when: Conditions) -> Conditions | None:
+        """The conditions that stay when those on held keys are decided; None: they can't be met."""
+        left: Conditions = ()
+        for key, values in when:
+            if key in varied:
+                left += ((key, values),)
             elif (key in space.keys and key not in held) or not one_of(now.get(key), values):
-                waiting = None
+                return None
             elif len(held.get(key, ())) == 1:
-                waiting = _and(waiting, held[key][0])
-        if waiting is None:
+                left += held[key][0]
+        return _merged(left)
+
+    for p in space.parameters:
+        left = left_of(p.when)
+        if left is None:
             continue
         if _and_sections(p.key).isdisjoint(keys):
-            kept.append(replace(p, when=waiting))
+            kept.append(replace(p, when=left))
+            varied.add(p.key)
         else:
-            held.setdefault(p.key, []).append(waiting)
-    varied = {p.key for p in kept}
+            held.setdefault(p.key, []).append(left)
     points: list[Point] = []
     for point in space.first:
         cut = {key: value for key, value in point.items() if key in varied}
@@ -66,14 +84,12 @@ def hold(space: Space, keys: Collection[str], experiment: "Experiment") -> Space
     return Space(space.source, named(kept), tuple(points))
 
 
-def _and(some: Conditions | None, more: Conditions) -> Conditions | None:
-    """Return the conditions that hold where both do, a key once; None: nowhere."""
-    if some is None:
-        return None
-    both = dict(some)
-    for key, values in more:
-        both[key] = tuple(value for value in both.get(key, values) if one_of(value, values))
-    return tuple(both.items()) if all(both.values()) else None
+def _merged(conditions: Conditions) -> Conditions | None:
+    """Return the conditions that hold where all do, a key once; None: nowhere."""
+    merged: dict[str, tuple[Value, ...]] = {}
+    for key, values in conditions:
+        merged[key] = tuple(value for value in merged.get(key, values) if one_of(value, values))
+    return tuple(merged.items()) if all(merged.values()) else None
 
 
 def _and_sections(key: str) -> set[str]:
