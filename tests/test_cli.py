@@ -20,11 +20,11 @@ from typer.testing import CliRunner, Result
 
 from pfl_ops import registry, runs, tuning
 from pfl_ops.cli import app, browse, show
-from pfl_ops.cli.live import drawn, print_rows
 from pfl_ops.cli.options import EXECUTION, EXPERIMENT
 from pfl_ops.cli.output import out
 from pfl_ops.cli.reproduce import page
 from pfl_ops.cli.run import look_closer, ui_hint
+from pfl_ops.cli.terminal_tables import drawn, print_rows
 from pfl_ops.config.experiment import FLAGS, Experiment
 from pfl_ops.config.fields import settings
 from pfl_ops.display import tables

@@ -118,8 +118,8 @@ def _show(made: "Benchmark", tracking_uri: str | None) -> None:
     """The leaderboard, what was chosen, and where to look closer."""
     import pandas as pd
 
-    from pfl_ops.cli.live import print_rows
     from pfl_ops.cli.run import look_closer
+    from pfl_ops.cli.terminal_tables import print_rows
     from pfl_ops.display import tables
 
     console = out()

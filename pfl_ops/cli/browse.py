@@ -130,7 +130,7 @@ def counts_table(counts: "np.ndarray") -> "Table":
     Args:
         counts: samples of each client and class, int [K, L].
     """
-    from pfl_ops.cli.live import plain_table
+    from pfl_ops.cli.terminal_tables import plain_table
 
     if len(counts) > MANY_CLIENTS:
         return _quantiles(counts)
@@ -157,7 +157,7 @@ def _quantiles(counts: "np.ndarray") -> "Table":
     """
     import numpy as np
 
-    from pfl_ops.cli.live import plain_table
+    from pfl_ops.cli.terminal_tables import plain_table
 
     samples, classes = counts.sum(axis=1), (counts > 0).sum(axis=1)
     share = counts.max(axis=1) / np.maximum(samples, 1)

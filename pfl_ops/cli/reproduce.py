@@ -400,7 +400,7 @@ def _chosen(
 
 def _list(chosen: "list[tuple[Suite, tuple[Cell, ...]]]") -> None:
     """Print a line a suite: the cells that are meant, the numbers published of them, the claims about them alone."""
-    from pfl_ops.cli.live import plain_table
+    from pfl_ops.cli.terminal_tables import plain_table
 
     counts = ("cells", "n", "published", "claims")
     table = plain_table("suite", "shows", numbers=counts, no_wrap=("suite", "cells", "n"))

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pfl_ops.cli.live import plain_table
 from pfl_ops.cli.output import out, say
+from pfl_ops.cli.terminal_tables import plain_table
 from pfl_ops.errors import PflOpsError, count
 from pfl_ops.papers import all_suites, results_files
 from pfl_ops.papers.default_plan import KEPT, LARGER

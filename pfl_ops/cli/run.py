@@ -76,7 +76,7 @@ def run(
     execution = execution_of(flags)
 
     from pfl_ops import runs  # heavy; mistakes are told before
-    from pfl_ops.cli.live import print_scores
+    from pfl_ops.cli.terminal_tables import print_scores
     from pfl_ops.tracking.descriptions.notes import experiment_name
     from pfl_ops.tracking.home import WorkFolder, check_places
     from pfl_ops.tracking.runs.earlier import SHORT

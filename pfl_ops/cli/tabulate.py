@@ -254,7 +254,7 @@ def _one_of(flag: str, given: str | None, allowed: tuple[Any, ...]) -> Any:
 
 
 def _table(rows: "list[Regret]") -> "Table":
-    from pfl_ops.cli.live import plain_table
+    from pfl_ops.cli.terminal_tables import plain_table
 
     heads = ("studies", "first pick", "confirmed", "best value, equal samples", "difference", "changed")
     title = "mean regret on test data [95 % interval]"

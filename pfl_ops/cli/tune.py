@@ -424,7 +424,7 @@ def _write_page(study: "Study") -> None:
 
 def _report(study: "Study", tracking_uri: str | None) -> None:
     """The table of trials, the best configuration, its test, and where to look closer."""
-    from pfl_ops.cli.live import print_rows, print_scores
+    from pfl_ops.cli.terminal_tables import print_rows, print_scores
     from pfl_ops.display import tables
     from pfl_ops.federation.loop.diverged import Diverged
     from pfl_ops.units import exact, in_words
