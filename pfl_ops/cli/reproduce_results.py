@@ -15,6 +15,8 @@ from pfl_ops.reports.suites.suite import replaced
 from pfl_ops.reports.suites.verdicts import number
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from pfl_ops.reports.suites.suites import SuiteSummary
     from pfl_ops.tuning.suites.cells import Reproduced
 
@@ -36,16 +38,9 @@ def show_results(
         folder: of the reports. planned: by the call without names and scale. data_dir: where the data lie.
     """
     console = out()
-    numbers = ("cells run", "failed", "claims hold", "do not", "undecided", "not run", "not judged", "derived")
-    table = plain_table("suite", numbers=numbers, no_wrap=("suite",))
     order = [one.suite.name for one in done]
     summaries = sorted(summaries, key=lambda summary: order.index(summary.suite))
-    for summary in summaries:
-        stand = [summary.ours.get(status, 0) for status in STATUSES]
-        counts = (str(n or "·") for n in (summary.failed, *stand))
-        derived = f"{_decided(summary.derived)} of {of}" if (of := sum(summary.derived.values())) else "·"
-        table.add_row(summary.suite, summary.run, *counts, derived)
-    console.print(table)
+    console.print(_suites_table(summaries))
     for line in totals(summaries):
         say(console, line)
     if changes := sorted({one for summary in summaries for one in summary.changes}):
@@ -67,6 +62,17 @@ def show_results(
         say(console, f"\n{LARGER}")
     if summaries:
         say(console, f"\nreports: {folder}/index.html")
+
+
+def _suites_table(summaries: "list[SuiteSummary]") -> "Table":
+    """The cells and claims of each suite, counted."""
+    numbers = ("cells run", "failed", "claims hold", "do not", "undecided", "not run", "not judged", "derived")
+    table = plain_table("suite", numbers=numbers, no_wrap=("suite",))
+    for summary in summaries:
+        stand = [summary.ours.get(status, 0) for status in STATUSES]
+        counts = (str(n or "·") for n in (summary.failed, *stand))
+        table.add_row(summary.suite, summary.run, *counts, _decided(summary.derived))
+    return table
 
 
 def _show_claims(summaries: "list[SuiteSummary]") -> None:
@@ -113,15 +119,16 @@ def _show_kept(folder: Path, data_dir: str | None) -> None:
         ours, derived = (Counter(verdicts.in_ours(one, derived=derived)) for derived in (False, True))
         seeds = f"{min(counts)} to {max(counts)}" if len(set(counts)) > 1 else str(counts[0])
         stand = (str(ours[status] or "·") for status in STATUSES[:3])
-        of = f"{_decided(derived)} of {derived.total()}" if derived else "·"
         scale = f"{one.scale}, another network" if replaced(one) else one.scale
-        table.add_row(one.suite.name, scale, f"{sum(counts):,}", seeds, *stand, of)
+        table.add_row(one.suite.name, scale, f"{sum(counts):,}", seeds, *stand, _decided(derived))
     say(out(), "\nrun before, and kept with the sources (docs/results/README.md has the claims one by one):")
     out().print(table)
 
 
-def _decided(counts: Mapping[str, int]) -> int:
-    return counts.get("holds", 0) + counts.get("does not hold", 0)
+def _decided(counts: Mapping[str, int]) -> str:
+    """12 of 14: the decided ones among some claims; "·": there are none."""
+    decided = counts.get("holds", 0) + counts.get("does not hold", 0)
+    return f"{decided} of {total}" if (total := sum(counts.values())) else "·"
 
 
 def totals(summaries: "list[SuiteSummary]") -> list[str]:
@@ -137,5 +144,5 @@ def totals(summaries: "list[SuiteSummary]") -> list[str]:
             total = sum(map(Counter, counts), Counter[str]())
             if total:
                 told = f"{total['holds']} hold, {total['does not hold']} do not"
-                found.append(f"{_decided(total)} of {sum(total.values())} {title} decided{where}: {told}")
+                found.append(f"{_decided(total)} {title} decided{where}: {told}")
     return found
