@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from pfl_ops.papers import Cell, KeptRuns, ScaleName, Suite
-    from pfl_ops.papers.rules import ChoiceScale
     from pfl_ops.reports.suites.suites import SuiteSummary
     from pfl_ops.results import Result
     from pfl_ops.tuning.suites.cells import Reproduced
@@ -166,11 +165,16 @@ def reproduce(
             raise PflOpsError(
                 "--choose goes with one suite and says itself what runs: pfl-ops reproduce SUITE --choose FILE"
             )
-        at = size if scale else "full"
-        if at == "smoke":
-            raise PflOpsError("--choose tunes the experiments of scale full, or of --scale medium or small")
-        where = {"data_dir": data_dir, "tracking_uri": tracking_uri, "execution": execution}
-        _choose(chosen[0][0], at, choose, concurrency=concurrency, cpus_per_trial=cpus_per_cell, **where)
+        _choose(
+            chosen[0][0],
+            size if scale else "full",
+            choose,
+            data_dir=data_dir,
+            tracking_uri=tracking_uri,
+            execution=execution,
+            concurrency=concurrency,
+            cpus_per_trial=cpus_per_cell,
+        )
         return
 
     from pfl_ops import tuning  # slow to import, so after the checks of the arguments
@@ -302,12 +306,14 @@ def _scale(name: str) -> "ScaleName":
     raise PflOpsError(f"--scale must be one of {', '.join(SCALES)}, got '{echo(name)}'")
 
 
-def _choose(suite: "Suite", scale: "ChoiceScale", file: Path, **settings: Any) -> None:
+def _choose(suite: "Suite", scale: "ScaleName", file: Path, **settings: Any) -> None:
     """Choose the settings of a suite's methods by its rule, and write them to a file; settings: see `choosing`."""
     from pfl_ops.cli.checks import check_output
     from pfl_ops.config import fields
     from pfl_ops.files import write_named
 
+    if scale == "smoke":
+        raise PflOpsError("--choose tunes the experiments of scale full, or of --scale medium or small")
     if suite.rule is None:
         raise PflOpsError(f"{suite.name} has no rule of choice; drdm/table3 has one")
     check_output("--choose", file, (".yaml", ".yml"))
