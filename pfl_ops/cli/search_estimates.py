@@ -134,29 +134,13 @@ def benchmark_lines(
     Raises:
         PflOpsError: an experiment cannot be run here; one message has the mistakes of all methods.
     """
-    from pfl_ops.federation.loop.estimate import distinct_hints, duration
-    from pfl_ops.tuning.studies.budget import affordable
+    from pfl_ops.federation.loop.estimate import distinct_hints
 
     settings = {each.plan.method: each.plan.settings for each in found}
     estimates = for_each(settings, lambda method: place.estimate(settings[method]))
-    first, finals = found[0].plan.settings, found[0].plan.finals
-    text = f"{len(estimates)} methods, each with {first.budget_text}"
-    if place.known:
-        at_once = place.asked.at_once(first.trials * first.at_once, place.execution.device)
-        starting = next(iter(estimates.values())).with_startup().of_trials(0, at_once)
-        trials = [estimate.of_runs(first.n_parts) for estimate in estimates.values()]
-        numbers = [affordable(one.left, cost, at_once) for one, cost in zip(found, trials, strict=True)]
-        searches = sum(n * cost.seconds for n, cost in zip(numbers, trials, strict=True))
-        tests = [each.tests(data_dir) for each in found]
-        testing = sum(estimate.of_runs(n).seconds for n, estimate in zip(tests, estimates.values(), strict=True))
-        of_tests = f" and {count(finals, 'test run')}" if finals else ""
-        if_all = IF_NONE_IS_STOPPED * (first.scheduler != "none" or not first.combination)
-        begun = any(map(_is_begun, found))
-        more = f", {count(sum(tests), 'test run')} left" if begun and finals else ""
-        rest = " for what is left" if begun else ""
-        text += f"{of_tests}{more}, {at_once} at once: about "
-        text += f"{duration(starting + searches / at_once + testing)}{rest}{if_all}"
-    yield text
+    first = found[0].plan.settings
+    total = _total(found, place, list(estimates.values()), data_dir) if place.known else ""
+    yield f"{len(estimates)} methods, each with {first.budget_text}{total}"
     if first.combination:
         yield f"a trial is {first.combination}{NONE_IS_STOPPED * (first.scheduler == 'none')}"
     if any(each.confirmations for each in found) and (confirmation := _confirmation(first, " of each")):
@@ -185,6 +169,30 @@ def benchmark_lines(
         if each.cohort_note:
             yield f"  {method:{width}}  {each.cohort_note}"
     yield from distinct_hints(hint for estimate in estimates.values() for hint in estimate.hints)
+
+
+def _total(
+    found: "Sequence[StudyOutlook]", place: SearchPlace, estimates: "Sequence[Estimate]", data_dir: str | None
+) -> str:
+    """Return the words on the tests of a benchmark, and on the time of what is left of all its studies."""
+    from pfl_ops.federation.loop.estimate import duration
+    from pfl_ops.tuning.studies.budget import affordable
+
+    first, finals = found[0].plan.settings, found[0].plan.finals
+    at_once = place.asked.at_once(first.trials * first.at_once, place.execution.device)
+    starting = estimates[0].with_startup().of_trials(0, at_once)
+    trials = [estimate.of_runs(first.n_parts) for estimate in estimates]
+    numbers = [affordable(one.left, cost, at_once) for one, cost in zip(found, trials, strict=True)]
+    searches = sum(n * cost.seconds for n, cost in zip(numbers, trials, strict=True))
+    tests = [each.tests(data_dir) for each in found]
+    testing = sum(estimate.of_runs(n).seconds for n, estimate in zip(tests, estimates, strict=True))
+    of_tests = f" and {count(finals, 'test run')}" if finals else ""
+    if_all = IF_NONE_IS_STOPPED * (first.scheduler != "none" or not first.combination)
+    begun = any(map(_is_begun, found))
+    more = f", {count(sum(tests), 'test run')} left" if begun and finals else ""
+    rest = " for what is left" if begun else ""
+    seconds = starting + searches / at_once + testing
+    return f"{of_tests}{more}, {at_once} at once: about {duration(seconds)}{rest}{if_all}"
 
 
 def _confirmed(settings: "Settings") -> int:
