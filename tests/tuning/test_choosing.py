@@ -81,7 +81,7 @@ def test_each_method_has_a_study_with_the_same_budget_and_no_test(
 
     monkeypatch.setattr(choosing, "tune", tune)
     monkeypatch.setattr(choosing, "cluster", lambda _: tmp_path_context())
-    monkeypatch.setattr(choosing.study_storages, "recorded", lambda _: {"toy.fliu": {}})
+    monkeypatch.setattr(choosing, "recorded", lambda _: {"toy.fliu": {}})
     found = choosing.choose(TOY, TOY_RULE, home=tmp_path)
     assert [(one["method"], one["name"], one["resume"]) for one in asked] == [
         ("fedavg", "toy.fedavg", False), ("fliu", "toy.fliu", True),

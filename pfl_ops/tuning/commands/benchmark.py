@@ -45,11 +45,10 @@ from pfl_ops.tuning.session.begin import PreparedStudy, StudyOptions, check, rea
 from pfl_ops.tuning.session.events import Event, OnEvent
 from pfl_ops.tuning.session.session import StudyInterrupted
 from pfl_ops.tuning.studies import study_database
-from pfl_ops.tuning.studies import study_storage as study_storages
 from pfl_ops.tuning.studies.budget import goes_on
 from pfl_ops.tuning.studies.limits import StudyLimits, trials_done
 from pfl_ops.tuning.studies.settings import Settings, check_seeds
-from pfl_ops.tuning.studies.study_storage import StudyStorage
+from pfl_ops.tuning.studies.study_storage import StudyStorage, recorded
 
 
 @dataclass(frozen=True)
@@ -181,11 +180,11 @@ def benchmark(
     check_seeds(seeds_per_trial)
     limits = StudyLimits(trials, hours, samples, terminate, confirm, confirm_top)
     asked = ResourceRequest.of(cpus_per_trial, gpus_per_trial, concurrency)
-    means = StudyOptions.of(home, storage, data_dir, asked, execution, address, on_event)
+    options = StudyOptions.of(home, storage, data_dir, asked, execution, address, on_event)
     plans = benchmark_plans(
         experiments,
-        studies=means.studies,
-        data_dir=means.data_dir,
+        studies=options.studies,
+        data_dir=options.data_dir,
         space=space,
         limits=limits,
         metric=metric,
@@ -198,27 +197,27 @@ def benchmark(
         final_repetitions=final_repetitions,
     )
     for plan in plans:
-        check_build(plan.settings.experiment, means.data_dir, means.execution, plan.method)
+        check_build(plan.settings.experiment, options.data_dir, options.execution, plan.method)
     name, trials = plans[0].benchmark, plans[0].settings.trials
 
-    with study_database.lock(means.home.root, name), watching(on_event, progress) as tell:
-        means = replace(means, on_event=tell)
-        begun = _begin(plans, means, resume)
-        means.wait(name, trials, "opening MLflow's store ...")
+    with study_database.lock(options.home.root, name), watching(on_event, progress) as tell:
+        options = replace(options, on_event=tell)
+        begun = _begin(plans, options, resume)
+        options.wait(name, trials, "opening MLflow's store ...")
         with Store.open(home, tracking_uri, offline=True) as tracking, _run(tracking, name, plans) as run:
             try:
                 missing = any(goes_on(plan.settings, study_storage) for plan, study_storage in begun)
                 if missing:
-                    means.wait(name, trials, "starting Ray ...")
+                    options.wait(name, trials, "starting Ray ...")
                 with cluster(address) if missing else nullcontext():  # one Ray for all of them
                     entries = [
-                        _run_study(i, plan, study_storage, len(begun), means, tracking, run)
+                        _run_study(i, plan, study_storage, len(begun), options, tracking, run)
                         for i, (plan, study_storage) in enumerate(begun)
                     ]
                 return _finish(name, entries, run, report)
             except (KeyboardInterrupt, StudyInterrupted):
                 run.finish("KILLED", patience=5)
-                raise StudyInterrupted(_go_on(begun, name, means)) from None
+                raise StudyInterrupted(_go_on(begun, name, options)) from None
 
 
 def members(name: str, *, home: str | Path | None = None, storage: str | None = None) -> dict[str, Settings]:
@@ -227,14 +226,14 @@ def members(name: str, *, home: str | Path | None = None, storage: str | None = 
 
 
 def _begin(
-    plans: Sequence[PreparedStudy], means: StudyOptions, resume: bool
+    plans: Sequence[PreparedStudy], options: StudyOptions, resume: bool
 ) -> list[tuple[PreparedStudy, StudyStorage]]:
     """Every study on disk; those that exist are looked at first, so that a refusal leaves nothing behind."""
-    known = study_storages.recorded(means.studies)
+    known = recorded(options.studies)
     check_benchmark(plans, known, resume)
     begun = {}
     for plan in sorted(plans, key=lambda plan: plan.name not in known):
-        study_storage = plan.begin(means, resume and plan.name in known)
+        study_storage = plan.begin(options, resume and plan.name in known)
         begun[plan.name] = plan.wanting(study_storage, plan.settings.limits), study_storage
     return [begun[plan.name] for plan in plans]
 
@@ -261,18 +260,18 @@ def _run(store: Store, name: str, plans: Sequence[PreparedStudy]) -> Run:
 
 
 def _run_study(
-    i: int, plan: PreparedStudy, study_storage: StudyStorage, of: int, means: StudyOptions, tracking: Store, run: Run
+    i: int, plan: PreparedStudy, study_storage: StudyStorage, of: int, options: StudyOptions, tracking: Store, run: Run
 ) -> MethodStudy:
     """One method's study; whatever ends it but Ctrl-C is its own affair."""
     place = f"{i + 1} of {of}"
-    tell = means.on_event
+    tell = options.on_event
 
     def told(event: Event) -> None:
         if tell:
             tell(replace(event, method=plan.method, place=place))
 
     try:
-        study = conduct(plan, study_storage, replace(means, on_event=told), tracking, run)
+        study = conduct(plan, study_storage, replace(options, on_event=told), tracking, run)
         entry = MethodStudy(plan, study_storage, study)
         scores = leaderboard.summary(entry)
     except StudyInterrupted:
@@ -332,11 +331,11 @@ def _searches(made: Benchmark) -> list[Record]:
     return [Record(step, found, now()) for step, found in sorted(points.items())]
 
 
-def _go_on(begun: Sequence[tuple[PreparedStudy, StudyStorage]], name: str, means: StudyOptions) -> str:
+def _go_on(begun: Sequence[tuple[PreparedStudy, StudyStorage]], name: str, options: StudyOptions) -> str:
     methods = ",".join(plan.method for plan, _ in begun)
     done, wanted = (
         sum(study_storage.done() for _, study_storage in begun),
         sum(plan.settings.trials for plan, _ in begun),
     )
-    command = f"pfl-ops tune {methods} --name {name}{means.repeated(begun[0][0].finals)} --resume"
+    command = f"pfl-ops tune {methods} --name {name}{options.repeated(begun[0][0].finals)} --resume"
     return f"stopped with {trials_done(done, wanted)} done; go on with: {command}"

@@ -19,7 +19,7 @@ from pfl_ops.tracking import WorkFolder
 from pfl_ops.tuning.commands.tune_study import tune
 from pfl_ops.tuning.findings.study import Study
 from pfl_ops.tuning.session.begin import stored
-from pfl_ops.tuning.studies import study_storage as study_storages
+from pfl_ops.tuning.studies.study_storage import recorded
 
 
 def choose(
@@ -39,7 +39,7 @@ def choose(
     """
     methods: dict[str, Mapping[str, Any]] = {}
     scores: dict[str, float] = {}
-    known = study_storages.recorded(stored(None, WorkFolder.open(home)))
+    known = recorded(stored(None, WorkFolder.open(home)))
     with cluster(None):
         for label in rule.cells:
             name = study_name(rule, label, scale)

@@ -160,7 +160,7 @@ def tune(
     held_out = names_given(held_out, "held_out")
     check_environments(environments, vary, held_out, aggregate)
     asked = ResourceRequest.of(cpus_per_trial, gpus_per_trial, concurrency)
-    means = StudyOptions.of(home, storage, data_dir, asked, execution, address, on_event)
+    options = StudyOptions.of(home, storage, data_dir, asked, execution, address, on_event)
     warm: WarmStart | None = None
     if experiment is not None:
         settings = Settings.of(
@@ -180,7 +180,7 @@ def tune(
         check_tests_apart(settings.experiment, (*settings.environments, *settings.held_out))
         finals = experiment.repetitions
         if from_study is not None:
-            warm = warm_start(existing(from_study, means.studies), settings)
+            warm = warm_start(existing(from_study, options.studies), settings)
             settings = warm.first_in(settings)
     elif from_study is not None:
         raise PflOpsError("a study keeps the configurations that it tried first: give an experiment with from_study")
@@ -188,35 +188,35 @@ def tune(
         raise PflOpsError("a study keeps the environments that it was begun with: give an experiment with them")
     elif name and resume:
         check_nothing_new("study", space=space, metric=metric, mode=mode, scheduler=scheduler, hold=hold)
-        settings = recorded_settings(name, means.studies).limited(limits)
+        settings = recorded_settings(name, options.studies).limited(limits)
         check_same_seeds(seeds_per_trial, name, settings.seeds_per_trial)
         experiment, finals = settings.experiment, settings.finals
     else:
         raise PflOpsError("give an experiment, or the name of a study and resume")
-    name = name or study_name(settings, experiment, means.data_dir)
-    check_environments_build(settings, means.data_dir, means.execution)
+    name = name or study_name(settings, experiment, options.data_dir)
+    check_environments_build(settings, options.data_dir, options.execution)
     plan = PreparedStudy(experiment, settings, name, finals if final_repetitions is None else final_repetitions)
 
-    with study_database.lock(means.home.root, name), watching(on_event, progress) as tell:
-        means = replace(means, on_event=tell)
-        begun = plan.found(means.studies, means.data_dir, resume)
+    with study_database.lock(options.home.root, name), watching(on_event, progress) as tell:
+        options = replace(options, on_event=tell)
+        begun = plan.found(options.studies, options.data_dir, resume)
         check_top(limits, (plan if begun is None else plan.limited(begun, limits)).settings)
-        study_storage = plan.begin(means, resume)
+        study_storage = plan.begin(options, resume)
         if warm is not None:
             study_storage.remember(from_study=str(warm))
         plan = plan.wanting(study_storage, limits)
-        means.wait(name, plan.settings.trials, "opening MLflow's store ...")
+        options.wait(name, plan.settings.trials, "opening MLflow's store ...")
         with Store.open(home, tracking_uri, offline=True) as tracking:
             try:
-                return conduct(plan, study_storage, means, tracking)
+                return conduct(plan, study_storage, options, tracking)
             except StudyInterrupted:
                 done = f"stopped with {trials_done(study_storage.done(), plan.settings.trials)} done; go on with: "
-                command = f"pfl-ops tune {plan.method} --name {name}{means.repeated(plan.finals)} --resume"
+                command = f"pfl-ops tune {plan.method} --name {name}{options.repeated(plan.finals)} --resume"
                 raise StudyInterrupted(done + command) from None
 
 
 def conduct(
-    plan: PreparedStudy, study_storage: StudyStorage, means: StudyOptions, tracking: Store, below: Run | None = None
+    plan: PreparedStudy, study_storage: StudyStorage, options: StudyOptions, tracking: Store, below: Run | None = None
 ) -> Study:
     """Run the trials that are missing, the confirmation, the choice, its test; tracked as a run of its own.
 
@@ -227,17 +227,17 @@ def conduct(
         StudyInterrupted: Ctrl-C. PflOpsError: no trial has a result.
     """
     settings = plan.settings
-    with _parent(tracking, plan, study_storage, means, below) as parent:
+    with _parent(tracking, plan, study_storage, options, below) as parent:
         session = Session(
             settings,
             study_storage,
             tracking,
             parent,
-            data_dir=means.data_dir,
-            execution=means.execution,
-            address=means.address,
-            on_event=means.on_event,
-            asked=means.asked,
+            data_dir=options.data_dir,
+            execution=options.execution,
+            address=options.address,
+            on_event=options.on_event,
+            asked=options.asked,
             decide=lambda session: _decide(session, plan.experiment, plan.finals),
             prefix=f"{plan.method} " if below else "",
             view=presented.trials_view(plan.method, bool(below)),
@@ -287,7 +287,7 @@ def started_from(settings: Settings, name: str, *, storage: str | None = None) -
 
 
 def _parent(
-    store: Store, plan: PreparedStudy, study_storage: StudyStorage, means: StudyOptions, below: Run | None
+    store: Store, plan: PreparedStudy, study_storage: StudyStorage, options: StudyOptions, below: Run | None
 ) -> Run:
     """The study's own run; a new one for another search of that name, whose study storage was deleted, say."""
     experiment, digest = plan.settings.experiment, study_storage.settings["digest"]
@@ -308,7 +308,7 @@ def _parent(
         identity=identity,
         rerun=study_storage.settings.get(RUN, ""),
         params={**plan.settings.same_in_all, "tuning.metric": ", ".join(plan.settings.objective.metrics)},
-        tags=provenance(group=experiment.digest(means.data_dir, seed=False)) | tags,
+        tags=provenance(group=experiment.digest(options.data_dir, seed=False)) | tags,
         parent=below,
     )
     run.yaml(plan.settings.as_dict(), "study.yaml")

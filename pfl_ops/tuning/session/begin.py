@@ -139,19 +139,19 @@ class PreparedStudy:
         self._check_same(study_storage, data_dir, resume)
         return study_storage
 
-    def begin(self, means: StudyOptions, resume: bool) -> StudyStorage:
+    def begin(self, options: StudyOptions, resume: bool) -> StudyStorage:
         """The study on disk: a new one with its first points queued, or one that may be gone on with.
 
         Raises:
             PflOpsError: it exists, and was begun with other settings, for another benchmark, or `resume` was not said.
         """
-        digest = self.settings.digest(means.data_dir)
-        code = code_line(self.settings.experiment.identity(means.data_dir))
+        digest = self.settings.digest(options.data_dir)
+        code = code_line(self.settings.experiment.identity(options.data_dir))
         record = {**self.settings.as_dict(), "digest": digest, CODE: code, BENCHMARK: self.benchmark}
         record[RUN] = uuid.uuid4().hex
-        study_storage = StudyStorage(self.name, means.studies, self.settings.objective, record, resume)
+        study_storage = StudyStorage(self.name, options.studies, self.settings.objective, record, resume)
         if not study_storage.new:
-            self._check_same(study_storage, means.data_dir, resume)
+            self._check_same(study_storage, options.data_dir, resume)
         space = self.settings.space
         study_storage.enqueue([space.encoded(point) for point in space.first])
         return study_storage
