@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from filelock import FileLock, Timeout
 
@@ -51,8 +51,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("pfl_ops.tracking")
 
-OnRecord = Callable[[Record], None]
-OnEstimate = Callable[["Estimate"], None]
+OnRecord: TypeAlias = Callable[[Record], None]
+OnEstimate: TypeAlias = Callable[["Estimate"], None]
 
 
 def simulate(

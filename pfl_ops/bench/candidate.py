@@ -1,13 +1,13 @@
 """The timed entries: a way of doing a round's work, with a name."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from pfl_ops.bench.settings import Figure
 from pfl_ops.errors import count
 from pfl_ops.federation.settings import Kernels, Precision
 
-Way = Literal["plain", "loop", "vmap", "jax", "jax-vmap"]
+Way: TypeAlias = Literal["plain", "loop", "vmap", "jax", "jax-vmap"]
 WORDS: dict[Way, str] = {
     "plain": "plain loop",
     "loop": "loop",

@@ -8,7 +8,7 @@ Networks of fully connected layers only: on a CPU, JAX's convolutions are two or
 import os
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # the GPU's memory is not ours alone
 
@@ -27,7 +27,7 @@ from pfl_ops.federation.network.optim import BETA_1, BETA_2, EPS
 from pfl_ops.federation.training import plan
 from pfl_ops.models.base import Network
 
-Parameters = list[tuple[Any, Any]]
+Parameters: TypeAlias = list[tuple[Any, Any]]
 """(weight [out, in], bias [out]) of each layer, as PyTorch has them."""
 
 

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable
 from contextlib import closing
+from typing import TypeAlias
 
 import torch
 
@@ -19,7 +20,7 @@ from pfl_ops.federation.execution import choose
 from pfl_ops.federation.loop.estimate import duration
 from pfl_ops.federation.settings import Execution, Precision
 
-Say = Callable[[str], None]
+Say: TypeAlias = Callable[[str], None]
 
 
 def bench(settings: BenchSettings, *, data_dir: str | None = None, say: Say = lambda line: None) -> Report:

@@ -1,6 +1,6 @@
 """The settings of a benchmark. Importing this imports no torch."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import Field, field_validator
 
@@ -10,7 +10,7 @@ from pfl_ops.federation.settings import MOST_THREADS, Device, Precision
 from pfl_ops.models import MODELS
 from pfl_ops.section import MOST_COUNT, Section
 
-Figure = Literal["train", "evaluate", "round"]
+Figure: TypeAlias = Literal["train", "evaluate", "round"]
 
 QUICK: dict[str, Any] = {
     "dataset": "digits",

@@ -2,12 +2,12 @@
 
 from collections.abc import Callable, Iterable
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
     from pfl_ops.registry import Registry
 
-Names = Callable[[], Iterable[str]]
+Names: TypeAlias = Callable[[], Iterable[str]]
 
 REGISTRIES = {
     "algorithms": "pfl_ops.algorithms:ALGORITHMS",

@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeAlias
 
 import typer
 
@@ -114,7 +114,7 @@ EXECUTION = (
 
 PANELS = {"Experiment": EXPERIMENT, "Execution": EXECUTION}
 
-Command = Callable[..., None]
+Command: TypeAlias = Callable[..., None]
 
 
 def with_flags(

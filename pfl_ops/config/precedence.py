@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeAlias
 
 from pfl_ops.algorithms import ALGORITHMS
 from pfl_ops.config import yaml_files
@@ -16,7 +16,7 @@ from pfl_ops.section import Section
 EITHER = (("training", "local_epochs", "local_steps"),)
 """(section, field, field): setting one clears the other."""
 
-SettingsLayer = tuple[str, Mapping[str, Any]]
+SettingsLayer: TypeAlias = tuple[str, Mapping[str, Any]]
 """The place where values were read (put before an error; or ""), and the values: paths dotted or nested."""
 
 

@@ -7,7 +7,7 @@ that is known to be dark, the other colours are those of the dark theme.
 import re
 from collections.abc import Callable, Iterable, Iterator
 from html import escape
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from pfl_ops.display.tables import TableRows
 from pfl_ops.errors import in_a_line
@@ -15,7 +15,7 @@ from pfl_ops.errors import in_a_line
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-Part = Callable[[], str]
+Part: TypeAlias = Callable[[], str]
 """Makes a piece of HTML."""
 
 DARK_PAGES = (

@@ -5,7 +5,7 @@ import sys
 import time
 from collections.abc import Callable
 from importlib import import_module
-from typing import Self, TextIO
+from typing import Self, TextIO, TypeAlias
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -18,7 +18,7 @@ PRE = (
     "font-family:ui-monospace,Menlo,Consolas,'DejaVu Sans Mono',monospace\">{code}</pre>"
 )
 
-Draw = Callable[[], RenderableType]
+Draw: TypeAlias = Callable[[], RenderableType]
 
 
 def in_notebook() -> bool:

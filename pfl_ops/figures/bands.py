@@ -5,13 +5,14 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from pfl_ops.errors import PflOpsError
 
-Band = tuple[ArrayLike, ArrayLike]
+Band: TypeAlias = tuple[ArrayLike, ArrayLike]
 """(x [X], values [n, X]): n repetitions at the same places; NaN: not measured there."""
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-Records = Sequence[tuple[int, Mapping[str, float]]]
+Records: TypeAlias = Sequence[tuple[int, Mapping[str, float]]]
 """(finished rounds, tracked metrics), in the order of rounds."""
 
 STAGES = ("L1", "L2", "G")

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from itertools import product
 from math import prod
-from typing import Any
+from typing import Any, TypeAlias
 
 from pfl_ops.errors import LONGEST_PATH, PflOpsError, echo
 from pfl_ops.spaces.reading import from_dict
@@ -12,7 +12,7 @@ from pfl_ops.spaces.space import Point, Space, Value, point_of, point_problem
 MOST_POINTS = 10_000
 SOURCE = "--grid"
 
-Axes = Mapping[str, Sequence[Value]]
+Axes: TypeAlias = Mapping[str, Sequence[Value]]
 """Path of the experiment -> its values."""
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import torch
@@ -22,7 +22,7 @@ from pfl_ops.federation.training.feed import Feed
 from pfl_ops.federation.training.train import Trainer
 from pfl_ops.testing.federations import Federation, quadratic_task
 
-Values = dict[str, Tensor]
+Values: TypeAlias = dict[str, Tensor]
 """The results of a round by name: `state/<key>` (rows of all clients), `L1`, `L2`, `G` and their `ctx`, and
 `note/<name>` (of the cohort)."""
 

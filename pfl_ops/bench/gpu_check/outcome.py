@@ -2,11 +2,11 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from pfl_ops.bench.gpu_check.options import Options
 
-Status = Literal["passed", "failed", "skipped"]
+Status: TypeAlias = Literal["passed", "failed", "skipped"]
 
 LONGEST = 150  # characters of the last column
 NO_TIME = "time is out"

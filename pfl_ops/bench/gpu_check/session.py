@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 from unittest import mock
 
 import torch
@@ -21,7 +21,7 @@ from pfl_ops.federation.execution import choose
 from pfl_ops.federation.settings import Execution
 from pfl_ops.system.machine import cores, cpu_model
 
-Check = Callable[[Options], Iterator[CheckRow]]
+Check: TypeAlias = Callable[[Options], Iterator[CheckRow]]
 
 CHECKS: Mapping[str, tuple[Check, ...]] = {
     "methods": (agreement.methods,),

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -24,9 +24,9 @@ SMALL = (2.5, 1.75)  # inches of a panel of small multiples
 LOCAL, POOLED = "Acc(L), own data", "Acc(G), pooled data"
 SENT = "MiB sent and received by all clients"
 
-Band = tuple[Sequence[float], np.ndarray]
+Band: TypeAlias = tuple[Sequence[float], np.ndarray]
 """(x [X], values [n, X])"""
-Bands = Mapping[str, Band]
+Bands: TypeAlias = Mapping[str, Band]
 """Label of a line -> its band."""
 
 

@@ -1,12 +1,13 @@
 """Groups of runs that can be compared, and what makes a comparison within a group unfair."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypeAlias
 
 from pfl_ops import metrics
 from pfl_ops.display.tables import LOSS
 from pfl_ops.results import At, Result
 
-LabelledRuns = Mapping[str, Sequence[Result]]
+LabelledRuns: TypeAlias = Mapping[str, Sequence[Result]]
 SHOWN = 2  # rows named for a value
 FEW = 4  # rounds that are listed one by one
 ROUNDS = "training.rounds"

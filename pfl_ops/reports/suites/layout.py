@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby, product
+from typing import TypeAlias
 
 import pandas as pd
 
@@ -18,7 +19,7 @@ from pfl_ops.units import signed_number
 MEASURE = "measure"
 NEVER = "never"
 NOT_RUN = "not run"
-Place = tuple[str, ...]
+Place: TypeAlias = tuple[str, ...]
 """Labels of some of the axes, the measure's key among them."""
 
 

@@ -1,13 +1,13 @@
 """Fields of the entries that a journal may hold, checked before an entry is sent."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from pfl_ops.tracking.spools.journal import DamagedJournal, JournalEntry, first_error
 
 Whole = Annotated[int, Field(ge=-(1 << 63), lt=1 << 63)]  # what databases hold
-Texts = dict[str, str]
+Texts: TypeAlias = dict[str, str]
 
 
 class _Fields(BaseModel):

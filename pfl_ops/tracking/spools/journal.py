@@ -7,14 +7,14 @@ The digest is the first 16 hex digits of the SHA-256 of `<number> <JSON>`; the h
 
 import hashlib
 import json
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, TypeAlias, cast
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-Header = dict[str, Any]
+Header: TypeAlias = dict[str, Any]
 """target, experiment, name, identity, parent (its header, or None), start [ms], rerun (see `Store.run`; optional)."""
 
-JournalEntry = dict[str, Any]
+JournalEntry: TypeAlias = dict[str, Any]
 """`op` and its fields; see `entries`."""
 
 DIGEST_LENGTH = 16

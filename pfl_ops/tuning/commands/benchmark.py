@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TypeAlias
 
 import pandas as pd
 
@@ -109,7 +110,7 @@ class Benchmark:
         )
 
 
-Report = Callable[[Benchmark], Path | None]
+Report: TypeAlias = Callable[[Benchmark], Path | None]
 """Writes a report somewhere and says into which folder: what lies there is kept with the benchmark's run."""
 
 
