@@ -134,7 +134,7 @@ def benchmark_lines(
     Raises:
         PflOpsError: an experiment cannot be run here; one message has the mistakes of all methods.
     """
-    from pfl_ops.federation.loop.estimate import distinct_hints
+    from pfl_ops.federation.loop.estimate import distinct_hints, duration
 
     settings = {each.plan.method: each.plan.settings for each in found}
     estimates = for_each(settings, lambda method: place.estimate(settings[method]))
@@ -147,7 +147,7 @@ def benchmark_lines(
         if place.known:
             repeated = zip(found, estimates.values(), strict=True)
             seconds = sum(one.of_runs(each.confirmations).seconds for each, one in repeated)
-            confirmation += f", at most {duration(seconds / at_once)} more"
+            confirmation += f", at most {duration(seconds / _at_once(first, place))} more"
         yield confirmation
     width = max(map(len, estimates))
     for one, (method, estimate) in zip(found, estimates.items(), strict=True):
@@ -179,7 +179,7 @@ def _total(
     from pfl_ops.tuning.studies.budget import affordable
 
     first, finals = found[0].plan.settings, found[0].plan.finals
-    at_once = place.asked.at_once(first.trials * first.at_once, place.execution.device)
+    at_once = _at_once(first, place)
     starting = estimates[0].with_startup().of_trials(0, at_once)
     trials = [estimate.of_runs(first.n_parts) for estimate in estimates]
     numbers = [affordable(one.left, cost, at_once) for one, cost in zip(found, trials, strict=True)]
@@ -193,6 +193,11 @@ def _total(
     rest = " for what is left" if begun else ""
     seconds = starting + searches / at_once + testing
     return f"{of_tests}{more}, {at_once} at once: about {duration(seconds)}{rest}{if_all}"
+
+
+def _at_once(settings: "Settings", place: SearchPlace) -> int:
+    """Return the number of runs at once in the search of one of several methods."""
+    return place.asked.at_once(settings.trials * settings.at_once, place.execution.device)
 
 
 def _confirmed(settings: "Settings") -> int:
