@@ -5,6 +5,7 @@ import os
 import shutil
 import signal
 import sqlite3
+from dataclasses import replace
 
 import matplotlib
 import pandas as pd
@@ -233,6 +234,22 @@ def test_metrics_that_are_set_again_replace_the_former(work):
         history = [(step, value) for step, value, _ in points(store, shown.run_id, "score")]
         assert history == [(3, 0.5), (4, 0.25), (5, 0.5), (9, 0.75)]
         assert math.isnan(store.find("set").metrics["spread"])
+
+
+def test_only_metrics_that_a_run_has_are_read_before_more_are_sent(work, rounds, monkeypatch):
+    """Of a new run none. A process that goes on reads the three that the run has, and sends what the run lacks."""
+    asked, real = [], MlflowClient.get_metric_history
+    monkeypatch.setattr(MlflowClient, "get_metric_history", lambda *of: asked.append(of[2]) or real(*of))
+    with Store.open(work) as store, store.run("known", "run", identity="known") as run:
+        run.log(rounds(0, 5))
+    assert asked == []
+    with Store.open(work) as store, store.run("known", "run", identity="known") as run:
+        further = [replace(record, metrics={**record.metrics, "new": 1.0, "newer": 2.0}) for record in rounds(6, 7)]
+        run.log([*rounds(4, 5), *further])
+    assert sorted(asked) == ["train/loss", "val/L1/acc", "val/L1/local/mean"]
+    with Store.open(work) as store:
+        for key, steps in [("train/loss", [*range(8)]), ("val/L1/acc", [0, 5]), ("new", [6, 7]), ("newer", [6, 7])]:
+            assert [step for step, _, _ in points(store, run.run_id, key)] == steps
 
 
 def test_a_batch_never_exceeds_what_mlflow_takes(store, rounds):

@@ -351,19 +351,20 @@ class Sender:
         if entry.get("set"):
             points = list(self._changed(run_id, points))
         elif known is not None:
-            points = list(self._missing(run_id, known, points))
+            self._read_steps(run_id, known, {point.key for point in points} - known.keys())
+            points = [point for point in points if point.step not in known[point.key]]
         for some in pieces(points, METRICS_AT_ONCE):
             self.client.log_batch(run_id, metrics=some)
         if known is not None:
             for point in points:
                 known[point.key].add(point.step)
 
-    def _missing(self, run_id: str, known: dict[str, set[int]], points: Iterable[Metric]) -> Iterator[Metric]:
-        for point in points:
-            if point.key not in known:
-                known[point.key] = {p.step for p in self.client.get_metric_history(run_id, point.key)}
-            if point.step not in known[point.key]:
-                yield point
+    def _read_steps(self, run_id: str, known: dict[str, set[int]], keys: set[str]) -> None:
+        """Read the steps at which a run has points of these metrics; MLflow is asked for each that the run has."""
+        there = self.client.get_run(run_id).data.metrics if len(keys) > 1 else keys
+        for name in keys:
+            history = self.client.get_metric_history(run_id, name) if name in there else []
+            known[name] = {point.step for point in history}
 
     def _changed(self, run_id: str, points: Iterable[Metric]) -> Iterator[Metric]:
         """The points with other values than the last ones, at later steps: MLflow shows the value of the last step."""
