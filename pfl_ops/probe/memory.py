@@ -69,8 +69,8 @@ def release() -> None:
     """Give back to the GPU what this process no longer uses; a process that has not touched one has nothing."""
     import torch
 
-    gc.collect()
     if torch.cuda.is_initialized():
+        gc.collect()
         torch.cuda.empty_cache()
 
 

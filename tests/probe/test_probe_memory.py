@@ -68,6 +68,17 @@ def test_a_share_for_a_while_is_lifted_again(monkeypatch):
         assert len(seen) == 3
 
 
+@pytest.mark.parametrize(("initialised", "calls"), [(True, ["collected", "given back"]), (False, [])])
+def test_memory_is_released_by_a_process_that_has_touched_a_gpu(monkeypatch, initialised, calls):
+    """Models in cycles of objects are collected first; without a GPU there is nothing to give back."""
+    seen = []
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: initialised)
+    monkeypatch.setattr(memory.gc, "collect", lambda: seen.append("collected"))
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: seen.append("given back"))
+    memory.release()
+    assert seen == calls
+
+
 @pytest.fixture
 def device(monkeypatch):
     """A GPU of 16 GiB whose driver tells what is used."""
