@@ -117,14 +117,14 @@ class Session:
             trials = Trials(
                 search,
                 missing,
-                settings.trials,
-                self.children,
-                part,
-                execution,
-                self.on_event,
-                self._budget(clock),
-                self.combination,
-                self._pruner(),
+                wanted=settings.trials,
+                children=self.children,
+                share=part,
+                execution=execution,
+                on_event=self.on_event,
+                is_over=self._budget(clock),
+                combination=self.combination,
+                pruner=self._pruner(),
             )
             scheduler = None
             if settings.scheduler == "asha" and settings.full_every < rounds:  # else no rung lies before the end

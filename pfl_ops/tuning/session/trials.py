@@ -49,31 +49,37 @@ class _Running:
         return any(job.begun for job in self.given.values())
 
 
+@dataclass(eq=False)
 class Trials:
     """The source of a study's trials, and what is done with what happens to them.
 
-    Args:
+    Attributes:
         search: proposes them. missing: number of trials to run. wanted: trials of the whole study.
         children: makes their runs. share, execution: of each job.
         on_event: told of everything; may be None.
         is_over: True once a budget is spent; then only trials that were cut short are still run.
         combination: the parts of a trial, and how its value is made of theirs; None: a trial is one run.
         pruner: stops trials between two parts, which then start one after the other; None: no trial is stopped so.
-    Attributes:
         hopeless: why no further trial makes sense; None: all is well.
     """
 
-    def __init__(
-        self, search: Search, missing: int, wanted: int, children: Children, share: ResourceShare,
-        execution: Execution, on_event: OnEvent | None = None, is_over: Callable[[], bool] = lambda: False,
-        combination: Combination | None = None, pruner: PairedPruner | None = None,
-    ) -> None:  # fmt: skip
-        self.search, self.missing, self.wanted = search, missing, wanted
-        self.children, self.share, self.execution = children, share, execution
-        self.on_event, self.is_over, self.combination, self.pruner = on_event, is_over, combination, pruner
-        self.n_parts = len(combination.parts) if combination else 1
-        self.running: dict[int, _Running] = {}
-        self.hopeless: ObjectiveMissing | None = None
+    search: Search
+    missing: int
+    wanted: int
+    children: Children
+    share: ResourceShare
+    execution: Execution
+    on_event: OnEvent | None = None
+    is_over: Callable[[], bool] = lambda: False
+    combination: Combination | None = None
+    pruner: PairedPruner | None = None
+    running: dict[int, _Running] = field(init=False, default_factory=dict)
+    hopeless: ObjectiveMissing | None = field(init=False, default=None)
+
+    @property
+    def n_parts(self) -> int:
+        """Runs of each trial."""
+        return len(self.combination.parts) if self.combination else 1
 
     def next(self) -> Job | None:
         """The next job, of a trial that has begun before one of a new trial; None: all have been given out, or a budget
