@@ -22,7 +22,7 @@ def presets() -> dict[str, str]:
 
 
 def preset_rules(name: str) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-    """What a preset adds where some settings have given values: ({path: value} of these, {path: value}), in order.
+    """Return the rules of a preset, in order: ({path: value} of settings, {path: value} that it adds where they hold).
 
     >>> next(added for given, added in preset_rules("paper") if given == {"data.name": "cifar10"})
     {'training.lr': 0.001}

@@ -236,7 +236,7 @@ def test_metrics_that_are_set_again_replace_the_former(work):
         assert math.isnan(store.find("set").metrics["spread"])
 
 
-def test_only_metrics_that_a_run_has_are_read_before_more_are_sent(work, rounds, monkeypatch):
+def test_metrics_that_a_run_lacks_are_not_asked_for(work, rounds, monkeypatch):
     """Of a new run none. A process that goes on reads the three that the run has, and sends what the run lacks."""
     asked, real = [], MlflowClient.get_metric_history
     monkeypatch.setattr(MlflowClient, "get_metric_history", lambda *of: asked.append(of[2]) or real(*of))
