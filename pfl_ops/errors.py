@@ -17,18 +17,22 @@ LONGEST_PATH = 200  # characters of a path in a message
 KNOWN = " Known: "  # in front of these names
 NAMES_LISTED = 40  # known names that a message lists at most
 SYNONYMS: Mapping[str, str | None] = {
+    "dnn": "mlp",
+    "fedbn": None,
     "fraction": "share",
     "gpu": "cuda",
     "join_ratio": "share",
     "learning_rate": "lr",
     "method": "algorithms",
     "methods": "algorithms",
+    "mlr": "linear",
     "network": "models",
     "networks": "models",
     "non-iid": None,
     "non_iid": None,
     "noniid": None,
     "niid": None,
+    "stacked": "vmap",
 }
 """Another word -> the name of the same thing here, though a third one is spelt more like it; None: no name here means
 that ("iid" is the opposite of "non-iid")."""
