@@ -118,10 +118,11 @@ def test_compiled_kernels_take_all_steps_in_one_call(monkeypatch: pytest.MonkeyP
 
 def descended(kind: type[Descent], sizes: tuple[int, ...], x: Tensor, batch: int, **more: Any) -> list[Tensor]:
     """Leaves and losses after four steps of three clients."""
-    g = torch.Generator().manual_seed(1)
+    g, dtype = torch.Generator().manual_seed(1), more.get("dtype", torch.float64)
+    x = x if x.dtype == torch.uint8 else x.to(dtype)
     y = torch.randint(0, sizes[-1], (len(x),), generator=g)
     values = np.ones(x.shape[-1])
-    feed = Feed(Pool(x, y, [torch.arange(len(x))]), 0.3 * values, 2.0 + values, torch.device("cpu"), torch.float64)
+    feed = Feed(Pool(x, y, [torch.arange(len(x))]), 0.3 * values, 2.0 + values, torch.device("cpu"), dtype)
     count = len(sizes) - 1
     bias = more.get("bias", True)
     layers = [Layer(f"{i}.w", f"{i}.b" if bias else None, i < count - 1) for i in range(count)]
@@ -130,7 +131,7 @@ def descended(kind: type[Descent], sizes: tuple[int, ...], x: Tensor, batch: int
         for i in range(count)
     }
     b = {f"{i}.b": torch.randn(3, sizes[i + 1], generator=g, dtype=torch.float64) for i in range(count) if bias}
-    named = {**w, **b}
+    named = {name: value.to(dtype) for name, value in (w | b).items()}
     moving = [name for name in named if name not in more.get("frozen", ())]
     resting = {name: value[:1].expand(3, *value.shape[1:]) for name, value in named.items() if name not in moving}
     rule = more.get("rule", Rule("sgd", 0.1))
@@ -138,7 +139,7 @@ def descended(kind: type[Descent], sizes: tuple[int, ...], x: Tensor, batch: int
     samples = torch.randint(0, len(x), (4, 3, batch), generator=g)
     if more.get("apart"):  # client k draws from its own third of the samples
         samples = samples % (len(x) // 3) + len(x) // 3 * torch.arange(3)[:, None]
-    share = torch.rand(4, 3, batch, generator=g, dtype=torch.float64) if more.get("weighted") else None
+    share = torch.rand(4, 3, batch, generator=g, dtype=torch.float64).to(dtype) if more.get("weighted") else None
     if kind is Descent and not rule.plain:
         return [*stepped(Chain(layers), named | resting, moving, rule, feed, samples, share)]
     losses = descent.run(feed, samples, share)
@@ -183,6 +184,21 @@ def test_compiled_kernels_any_shape_as_pytorch(
     expected, found = (descended(kind, sizes, x, batch, **more) for kind in (Descent, CompiledDescent))
     for a, b in zip(found, expected, strict=True):
         torch.testing.assert_close(a, b, rtol=0, atol=1e-10)
+
+
+@pytest.mark.usefixtures("built")
+@pytest.mark.parametrize("rule", RULES)
+def test_compiled_kernels_in_float32(rule: str) -> None:
+    """Near float64's numbers, though Adam's root and division are estimates there; an input that is always the mean has
+    no gradient, and its weights stay as they are."""
+    x = torch.randn(20, 12, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    x[:, 3] = 0.3
+    exact = descended(Descent, (12, 17, 4), x, 7, rule=RULES[rule])
+    found = descended(CompiledDescent, (12, 17, 4), x, 7, rule=RULES[rule], dtype=torch.float32)
+    start = descended(CompiledDescent, (12, 17, 4), x, 7, rule=Rule("sgd", 0.0), dtype=torch.float32)
+    for a, b in zip(found, exact, strict=True):
+        torch.testing.assert_close(a.double(), b, rtol=0, atol=1e-4)
+    assert torch.equal(found[0][..., 3], start[0][..., 3]) and not torch.equal(found[0], start[0])
 
 
 @pytest.mark.usefixtures("built")
