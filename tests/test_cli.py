@@ -27,6 +27,7 @@ from pfl_ops.cli.run import look_closer, ui_hint
 from pfl_ops.cli.terminal_tables import drawn, print_rows
 from pfl_ops.config.experiment import FLAGS, Experiment
 from pfl_ops.config.fields import settings
+from pfl_ops.data.datasets import here
 from pfl_ops.display import tables
 from pfl_ops.display.progress import RunProgress
 from pfl_ops.errors import PflOpsError
@@ -792,6 +793,10 @@ def test_tune_says_which_values_of_a_file_it_searches(
         result = cli("tune", methods, "--config", str(file))
         assert result.exit_code == 0 and line in result.stderr.splitlines(), result.output
         assert "searched, not" not in cli("tune", methods, "--config", str(file), "--lr", "0.2").stderr
+
+
+@pytest.mark.skipif(not here("mnist"), reason="MNIST, the data set of the preset, is not here")
+def test_tune_says_which_values_of_a_preset_it_searches(study: list[dict[str, Any]]) -> None:
     told = cli("tune", "fliu", "--preset", "paper").stderr
     assert "training.lr, " in told and "(--preset paper); a flag or --set holds a setting" in told
 
