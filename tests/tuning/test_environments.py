@@ -153,7 +153,10 @@ def test_pooled_data_divided_otherwise_are_refused(tmp_path, change, held_out):
         tune(pooled, space=SPACE, home=tmp_path, **given)
     made = Settings.of(pooled, SPACE, **given)
     with pytest.raises(PflOpsError, match="divide the pooled data otherwise"):  # a dry run
-        study_plan(pooled, made, 1, limits=StudyLimits(), name=None, resume=False)
+        study_plan(
+            pooled, made, 1, limits=StudyLimits(), name=None, resume=False, storage=None, data_dir=None,
+            execution=Execution(), address=None,
+        )  # fmt: skip
 
 
 def test_pooled_data_divided_alike_are_accepted():
