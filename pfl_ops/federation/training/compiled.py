@@ -19,9 +19,7 @@ from pfl_ops.federation.training.descent import Descent
 from pfl_ops.federation.training.feed import Feed
 
 FUNCTIONS = {torch.float32: "descend_float32", torch.float64: "descend_float64"}
-
-
-PLAIN, MOMENTUM, ADAM = range(3)
+PLAIN, MOMENTUM, ADAM = range(3)  # `Optimiser` of descent.cpp
 
 
 class LeafArguments(Structure):
@@ -61,7 +59,7 @@ def takes(feed: Feed) -> bool:
 
 
 class CompiledDescent(Descent):
-    """`Descent` by compiled kernels; the arguments are the same."""
+    """`Descent` by compiled kernels, under any optimiser; the arguments are the same."""
 
     def run(self, feed: Feed, samples: Tensor, share: Tensor | None) -> Tensor:
         """Some steps, one after the other; see `Descent.run`."""
@@ -104,7 +102,7 @@ class CompiledDescent(Descent):
 
     @property
     def _optimiser(self) -> int:
-        """`Optimiser` of descent.cpp."""
+        """The rule as one of descent.cpp's."""
         return PLAIN if self.rule.plain else ADAM if self.moments.second else MOMENTUM
 
     def _terms(self, clients: int) -> tuple[Tensor | None, Sequence[Tensor | None]]:

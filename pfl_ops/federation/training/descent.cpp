@@ -53,7 +53,7 @@ struct Leaf {
   void* values;
   int64_t stride;  // elements from one client to the next; 0: one for all
   int64_t moves;
-  const void* offset;  // added in each step, in the shape of the values; null: nothing
+  const void* offset;  // see `keep`; in the shape of the values; null: 0
   int64_t offset_stride;
   void *first, *second;  // moments, in the shape of the values; null: the optimiser has none
 };
@@ -75,7 +75,8 @@ struct Steps {
   const void *mean, *scale;  // [pixels, channels]
   const int64_t* y;    // [n]
   const void* share;   // [count, clients, batch]; null: 1 / batch
-  const void* keep;    // [clients]: a step adds offset to this multiple of the parameters; null: no such terms
+  const void* keep;    // [clients]: keep · values + offset replaces the values before a plain step, and joins the
+                       // gradient of any other; null: no such terms
   void* losses;        // [count, clients, batch]
   double rate;
   int64_t optimiser, taken;  // taken: steps before the first of these

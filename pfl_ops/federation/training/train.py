@@ -71,6 +71,11 @@ class Trainer:
         one.meter = self.meter
         return one
 
+    @property
+    def _is_compiled(self) -> bool:
+        """True if there are compiled kernels to use, and they can read the samples."""
+        return self.compiled and takes(self.feed)
+
     # -- batch plans --------------------------------------------------------------------------------------------------
 
     def plans(self, clients: Sequence[int], length: Length, keys: Keys, nth: int = 0) -> list[plan.Plan]:
@@ -202,8 +207,7 @@ class Trainer:
         spread = Spread(self.task.layout, out.shape[1], only, rows, by_block)
         leaves, fixed, terms = spread.leaves(start), spread.fixed(start), spread.terms(shift, pull)
         chain = self.passes.chain
-        compiled = self.compiled and takes(self.feed)
-        if chain is not None and spread.direct(chain, rule, compiled):
+        if chain is not None and spread.direct(chain, rule, self._is_compiled):
             self._descend(chain, out, chunk, spread, leaves, fixed, terms, stream, rule)
             return
         optimiser = Leaves(rule, leaves)
@@ -234,8 +238,7 @@ class Trainer:
     ) -> None:
         """`_train_chunk` where a step goes straight into the weights."""
         at_work = len(chunk.rows)
-        compiled = self.compiled and takes(self.feed)
-        make, limit = (CompiledDescent, sys.maxsize) if compiled else (Descent, STRETCH)
+        make, limit = (CompiledDescent, sys.maxsize) if self._is_compiled else (Descent, STRETCH)
         moments = Moments.of(rule, leaves)
         descent = make(chain, spread.names, leaves, spread.resting(fixed), rule, terms, moments)
         for stretch in chunk.stretches(self.feed, limit):
