@@ -22,7 +22,7 @@ def enter(monkeypatch):
     """Runs `CaseCandidates` on candidates that reach the given rates; those that are not named are refused."""
     made = []
 
-    def run(rates, auto=None, **given):
+    def run(rates, auto=None, model="linear", **given):
         class Entrant:
             figures = ("train", "evaluate", "round")
             count = 1
@@ -44,7 +44,7 @@ def enter(monkeypatch):
 
         monkeypatch.setattr(entrants, "Entrant", Entrant)
         monkeypatch.setattr(entrants, "built", lambda: run.built)
-        case = small("linear", **{"precision": "float32", "chunk": (2, 3, 4), "workers": (1, 2), **given})
+        case = small(model, **{"precision": "float32", "chunk": (2, 3, 4), "workers": (1, 2), **given})
         found = CaseCandidates(case, None, auto)
         found.enter()
         return found
@@ -80,7 +80,8 @@ def test_compiled_kernels_are_measured_where_built_and_covered(enter):
     only = {"chunk": (), "workers": (1,)}
     assert enter({PLAIN: 10, LOOP: 30, compiled: 70}, **only).labels == [PLAIN, LOOP, compiled]
     assert (str(compiled), compiled.key) == ("loop, compiled", "loop-compiled/float32")
-    assert enter({PLAIN: 10, LOOP: 30, compiled: 70}, optimiser="adam", **only).labels == [PLAIN, LOOP]
+    assert enter({PLAIN: 10, LOOP: 30, compiled: 70}, optimiser="adam", **only).labels == [PLAIN, LOOP, compiled]
+    assert enter({PLAIN: 10, LOOP: 30, compiled: 70}, model="cnn_tiny", **only).labels == [PLAIN, LOOP]
 
 
 def test_references_are_measured_however_slow(enter):
