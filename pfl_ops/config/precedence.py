@@ -40,7 +40,8 @@ def merge(root: type[Section], given: Sequence[SettingsLayer], data_dir: str | N
                 with _naming(layer.source):
                     raise PflOpsError(f"algorithm is a section, set its fields (as algorithm.name); got {show(value)}")
         raise PflOpsError(
-            f"an experiment needs algorithm.name, {one_of(ALGORITHMS.names())}; as in: pfl-ops run fedavg"
+            f"an experiment needs algorithm.name, {one_of(ALGORITHMS.names())}; as in: pfl-ops run fedavg, "
+            "pfl-ops tune fedavg"
         )
     layers.insert(0, _Layer(f"{algorithm}'s recommended values", ALGORITHMS.get(algorithm).recommended))
     data = _last(layers, "data.name")
