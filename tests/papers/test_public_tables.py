@@ -36,6 +36,19 @@ def test_the_page_of_all_claims_counts_no_public_table() -> None:
     assert len(pages) == 1 and "219 claims" in pages.pop()
 
 
+def test_a_public_table_has_its_numbers_under_changed_settings() -> None:
+    """It has no claims, whose order would be shown."""
+    suite = find("mcmahan/table1")
+    rounds = {"test/G/global/mean@99": 22.0}
+    runs = {"iid/fedavg": [Result.of_numbers(0, {}, measures=rounds)]}
+    changed = [SuiteRun(suite, "full", runs, changes={"training.lr": lr}) for lr in (0.2, 0.3)]
+    page = to_markdown(results_pages.suite_page(SuiteRun(suite, "full", {}), changed))
+    _, _, told = page.partition("## Changed settings")
+    assert "With training.lr=0.2:" in told and "With training.lr=0.3:" in told
+    assert len([line for line in told.splitlines() if line.startswith("| IID ") and "22" in line]) == 2
+    assert "family of claims" not in page and "does the order hold" not in page
+
+
 def test_mcmahans_setting() -> None:
     """Table 1 with E = 5, B = 10, C = 0.1: 100 clients of 600 images, 300 steps a client and round."""
     suite = find("mcmahan/table1")

@@ -25,6 +25,10 @@ COLUMNS = (
     "that are the same in every seed decide nothing."
 )
 """The tables of claims, in words."""
+COLUMN_NOTE = (
+    " Each column is a family of claims of its own, and counts nowhere else; cells that a change leaves as they are "
+    "have the unchanged runs there."
+)
 REDUCED = ("smoke", "small")
 """Scales at which most suites are smaller than in the paper."""
 AT_REDUCED = "a verdict is about that setting, and is no verdict on the paper."
@@ -156,21 +160,26 @@ def _outdated(runs: int) -> Iterator[PageBlock]:
 
 
 def _changed(run: SuiteRun, changed: Sequence[SuiteRun]) -> Iterator[PageBlock]:
-    """The claims under changed settings, a column each change."""
+    """The claims under changed settings, a column each change; of a suite without claims its numbers."""
     if not changed:
         return
     runs = sum(len(each) for one in changed for cell, each in one.outcomes.items() if cell in one.changed)
     yield Text(
         f"{count(runs, 'run')} with settings changed by `--set` in all cells that have them: "
-        f"`{file_name(run.suite, run.scale, changed=True)}.csv`. Each column is a family of claims of its own, and "
-        "counts nowhere else; cells that a change leaves as they are have the unchanged runs there."
+        f"`{file_name(run.suite, run.scale, changed=True)}.csv`.{COLUMN_NOTE * bool(run.suite.claims)}"
     )
     yield from _outdated(sum(one.outdated for one in changed))
     for one in changed:
         yield from diverged(one)
         yield from verdicts.warnings(one)
-    columns = [(one.changes_in_words, verdicts.standings(one)) for one in (run, *changed)]
-    yield sensitivity(run.suite.name, run.scale, columns)
+    if run.suite.claims:
+        columns = [(one.changes_in_words, verdicts.standings(one)) for one in (run, *changed)]
+        yield sensitivity(run.suite.name, run.scale, columns)
+        return
+    for i, one in enumerate(changed):
+        yield Text(f"With {one.changes_in_words}:")
+        tables = [block for block in numbers(one).blocks if isinstance(block, Table)]
+        yield from (replace(table, name=f"{table.name}-changed-{i + 1}") for table in tables)
 
 
 def _counts(found: Sequence[SuiteRun], all_suites: Sequence[Suite]) -> Iterator[PageBlock]:
