@@ -74,6 +74,7 @@ results: $(STAMP) ## run what docs/results lacks, its undecided claims for HOURS
 	$(BIN)/pfl-ops reproduce fedas/fig3b fedas/fig4a --only sample --scale medium --repetitions 8 --results docs/results
 	$(BIN)/pfl-ops reproduce fedas/fig3b fedas/fig4a --only '{dataset,batch}' --scale medium --repetitions 4 --results docs/results
 	$(BIN)/pfl-ops reproduce mcmahan/table1 --only 'iid/*' --scale full --repetitions 4 --results docs/results
+	$(BIN)/pfl-ops reproduce mcmahan/table1 --only 'iid/*' --scale full --set training.lr=0.215 --set training.rounds=40 --repetitions 2 --results docs/results
 	$(BIN)/pfl-ops reproduce mcmahan/table1 --scale medium --results docs/results
 	$(BIN)/pfl-ops reproduce pfllib/fashion_mnist --only 'pathological/*' --scale small --repetitions 1 --results docs/results
 	$(BIN)/pfl-ops reproduce niid_bench/label_skew --only 'mnist/{iid,dir05}/*' --scale small --results docs/results
