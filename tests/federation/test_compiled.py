@@ -266,6 +266,9 @@ def test_auto_goes_by_the_speeds_of_such_a_network() -> None:
         assert resolved("linear", auto) == ("compiled" if linear > 1 else "torch")
         assert resolved("mlp", auto) == ("compiled" if mlp > 1 else "torch")
         assert resolved("mlp", compiled()) == "compiled"
+    for slower, faster, kind in ((0.97, 1.4, "compiled"), (0.97, 0.99, "torch"), (0.94, 1.4, "torch")):
+        kernels.note_speeds({kernels.Case("mlp", "sgd", 10): faster, kernels.Case("mlp", "sgd", 50): slower})
+        assert resolved("mlp", auto) == kind, "as fast in one case, but for noise, and faster in the other"
     note(linear=3.0)
     assert resolved("mlp", auto) == "torch", "nothing is known of MLPs"
 

@@ -73,36 +73,29 @@ class Leaves:
     """
 
     def __init__(self, rule: Rule, like: list[Tensor]) -> None:
-        self.rule = rule
-        self.first: list[Tensor] = []
-        self.second: list[Tensor] = []
-        if rule.kind == "adam":
-            self.first = [torch.zeros_like(w) for w in like]
-            self.second = [torch.zeros_like(w) for w in like]
-            self.count = [torch.zeros((), dtype=torch.float32, device=w.device) for w in like]
-        self._momentum: list[Tensor | None] = [None] * len(like)
+        self.rule, self.moments = rule, Moments.of(rule, like)
+        self.count = [torch.zeros((), dtype=torch.float32, device=w.device) for w in like]
 
     @torch.no_grad()
     def step(self, leaves: list[Tensor], grads: list[Tensor]) -> None:
         """Update `leaves` in place; `grads` may be overwritten."""
-        rule = self.rule
+        rule, moments = self.rule, self.moments
         if rule.kind == "adam":
             adam(
-                leaves, grads, self.first, self.second, [], self.count, fused=True, foreach=False,
+                leaves, grads, moments.first, moments.second, [], self.count, fused=True, foreach=False,
                 amsgrad=False, beta1=BETA_1, beta2=BETA_2, lr=rule.lr, weight_decay=rule.weight_decay, eps=EPS,
                 maximize=False,
             )  # fmt: skip
         else:
+            momenta: list[Tensor | None] = [*moments.first] or [None] * len(leaves)
             sgd(
-                leaves, grads, self._momentum, fused=True, foreach=False, weight_decay=rule.weight_decay,
+                leaves, grads, momenta, fused=True, foreach=False, weight_decay=rule.weight_decay,
                 momentum=rule.momentum, lr=rule.lr, dampening=0.0, nesterov=False, maximize=False,
             )  # fmt: skip
 
     def shrink(self, rows: int) -> None:
         """Only the first `rows` rows go on."""
-        self.first = [m[:rows] for m in self.first]
-        self.second = [v[:rows] for v in self.second]
-        self._momentum = [None if m is None else m[:rows] for m in self._momentum]
+        self.moments.shrink(rows)
 
 
 @dataclass
