@@ -249,7 +249,7 @@ def test_how_a_person_says_it() -> None:
     assert [duration(s) for s in (0.04, 9.94, 12.4, 59.6, 61, 3599.9)] == [
         "0.0 s", "9.9 s", "12 s", "1 min 0 s", "1 min 1 s", "1 h 0 min",
     ]  # fmt: skip
-    assert (size(1023), size(1536)) == ("1023 MiB", "1.5 GiB")
+    assert [size(mib) for mib in (0.02, 1, 1023, 1536)] == ["under 1 MiB", "1 MiB", "1023 MiB", "1.5 GiB"]
 
 
 def test_a_busy_machine_is_one_of_the_hints(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -121,8 +121,10 @@ def duration(seconds: float) -> str:
 
 
 def size(mib: float) -> str:
-    """MiB as a person says them."""
-    return f"{mib / 1024:.1f} GiB" if mib >= 1024 else f"{mib:.0f} MiB"
+    """MiB as a person says them: under 1 MiB, 12 MiB, 1.2 GiB."""
+    if mib >= 1024:
+        return f"{mib / 1024:.1f} GiB"
+    return f"{mib:.0f} MiB" if mib >= 1 else "under 1 MiB"
 
 
 def estimate(simulation: Simulation) -> Estimate:
