@@ -137,6 +137,31 @@ def test_nothing_to_take_over(earlier: StudyStorage, space: str, message: str) -
         warm_start(earlier, settings(space))
 
 
+@pytest.mark.parametrize(
+    ("change", "seen"),
+    [
+        ({}, False),
+        ({"training.batch_size": 7}, False),
+        ({"seed": 1}, True),
+        ({"partition.clients": 5}, True),
+        ({"data.pooled": False}, True),
+    ],
+)
+def test_points_of_a_study_that_trained_on_this_one_s_test_samples_are_named(
+    tmp_path: Path, change: dict[str, Any], seen: bool
+) -> None:
+    """With pooled data each partition has another test set, and without it the data set's own."""
+    pooled = {"data.pooled": True, "data.test_share": 0.25}
+    old, new = settings(OLD, **pooled), settings(OLD, **{**pooled, **change})
+    made = StudyStorage(
+        "old", study_database.storage(str(tmp_path / "s.log")), old.objective, {**old.as_dict(), "digest": "d"}
+    )
+    trial = made.study.ask()
+    trial.suggest_float("algorithm.x", 0.5, 0.5)
+    made.study.tell(trial, 0.1)
+    assert ("its trials trained on samples that this study is tested on" in str(warm_start(made, new))) is seen
+
+
 def test_a_study_without_a_complete_trial(tmp_path: Path) -> None:
     old = settings(OLD)
     made = StudyStorage(

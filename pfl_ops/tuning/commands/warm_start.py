@@ -7,15 +7,22 @@ space varies its setting and allows the value. The others are those of the space
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import product
 
+from pfl_ops.config.experiment import Experiment
 from pfl_ops.errors import PflOpsError, in_a_line
 from pfl_ops.spaces import Point
 from pfl_ops.spaces.checking import refusal
 from pfl_ops.spaces.space import Parameter, Value, on_step, point_problem, short
+from pfl_ops.tuning.studies.environments import tests_apart
 from pfl_ops.tuning.studies.settings import Settings
 from pfl_ops.tuning.studies.study_storage import StudyStorage, point_of
 
 MOST = 3  # configurations of an earlier study
+TESTS_SEEN = (
+    "its trials trained on samples that this study is tested on, since both divide the pooled data, each in another "
+    "way: these points know something of the tests"
+)
 
 
 @dataclass(frozen=True)
@@ -26,18 +33,22 @@ class WarmStart:
         study: the earlier one's name. method: that it tuned.
         points: number of its trial -> the new study's point.
         left_out: reason of every value that is not taken over, by "path=value".
+        tests_seen: True if the earlier study's trials trained on test samples of the new one.
     """
 
     study: str
     method: str
     points: Mapping[int, Point]
     left_out: Mapping[str, str]
+    tests_seen: bool = False
 
     def __str__(self) -> str:
-        """One line: the points that are tried first, and the values that are left out."""
+        """One line: the points that are tried first, the values that are left out, and what they know of the tests."""
         points = "; ".join(f"trial {number:03d}: {short(point)}" for number, point in self.points.items())
         left = "; ".join(f"{value} ({why})" for value, why in self.left_out.items())
-        return f"from study '{self.study}' of {self.method}: {points}" + (f"; left out: {left}" if left else "")
+        left = f"; left out: {left}" if left else ""
+        seen = f"; {TESTS_SEEN}" if self.tests_seen else ""
+        return f"from study '{self.study}' of {self.method}: {points}{left}{seen}"
 
     def first_in(self, settings: Settings) -> Settings:
         """Return a study's settings with these points before the other first ones."""
@@ -70,7 +81,19 @@ def warm_start(source: StudyStorage, settings: Settings) -> WarmStart:
         raise PflOpsError(
             f"study '{source.name}' has no configuration for this study, which varies {', '.join(settings.space.keys)}"
         )
-    return WarmStart(source.name, str(source.settings["experiment"]["algorithm"]["name"]), points, left_out)
+    earlier = Settings.from_dict(source.settings)
+    return WarmStart(source.name, earlier.experiment.algorithm.name, points, left_out, _tests_seen(earlier, settings))
+
+
+def _tests_seen(earlier: Settings, settings: Settings) -> bool:
+    """True if trials of an earlier study trained on samples that this one is tested on."""
+    before, here = _places(earlier), [*_places(settings), *(one.of(settings.experiment) for one in settings.held_out)]
+    return not all(tests_apart(one, other) for one, other in product(before, here))
+
+
+def _places(settings: Settings) -> list[Experiment]:
+    """Experiments of a study's trials, one an environment."""
+    return [one.of(settings.experiment) for one in settings.environments] or [settings.experiment]
 
 
 def _point(settings: Settings, configuration: Point) -> tuple[Point | None, dict[str, str]]:

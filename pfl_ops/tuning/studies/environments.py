@@ -178,17 +178,27 @@ def check_tests_apart(base: Experiment, environments: Sequence[Environment]) -> 
     Raises:
         PflOpsError: there are two such environments.
     """
-    known: dict[str, tuple[Environment, bool, object]] = {}
+    first: dict[str, Environment] = {}
     for one in environments:
-        here = one.of(base)
-        tree = here.resolved
-        division = {**tree["data"], "scaling": None}, tree["partition"]
-        other, pooled, theirs = known.setdefault(here.data.name, (one, here.data.pooled, division))
-        if division != theirs and (here.data.pooled or pooled):
+        other = first.setdefault(one.of(base).data.name, one)
+        if not tests_apart(other.of(base), one.of(base)):
             raise PflOpsError(
                 f"environments '{other.name}' and '{one.name}' divide the pooled data otherwise: trials in one would "
                 "train on samples that the other is tested on; leave out data.pooled, or vary participation alone"
             )
+
+
+def tests_apart(one: Experiment, other: Experiment) -> bool:
+    """False if test samples of one experiment are training samples of the other.
+
+    That is where both divide one data set, each in another way, and one has its tests from the pooled data.
+    """
+    if one.data.name != other.data.name or not (one.data.pooled or other.data.pooled):
+        return True
+    here, there = (
+        {**tree["data"], "scaling": None, "partition": tree["partition"]} for tree in (one.resolved, other.resolved)
+    )
+    return here == there
 
 
 def check_effect(base: Experiment, environments: Sequence[Environment], hold: Collection[str]) -> None:
