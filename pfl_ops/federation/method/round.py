@@ -1,26 +1,35 @@
 """One round as a method sees it: the cohort, and verbs that act on all of it at once."""
 
-import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from pfl_ops import rng
+from pfl_ops.federation.method.arguments import (
+    changed,
+    check_context,
+    check_free_of,
+    check_pull,
+    check_rate,
+    check_rows,
+    check_share,
+    length_of,
+    scalars,
+)
 from pfl_ops.federation.method.batch import Batch
-from pfl_ops.federation.method.contract import ClientRows, Layout, Loss, Net, Share, Task
+from pfl_ops.federation.method.contract import Layout, Loss, Net, Share, Task
 from pfl_ops.federation.method.notes import Notes
 from pfl_ops.federation.method.walk import Keys, Length, Step
-from pfl_ops.federation.misuse import MisuseError, captured, kind, name_of
+from pfl_ops.federation.misuse import MisuseError, kind
 from pfl_ops.federation.network import fisher
 from pfl_ops.federation.network.optim import Rule
 
-ROUNDING = 1e-9  # of the ends of a share
 AT_ONCE = 500  # samples behind one piece of a full gradient: memory, not meaning
 
 
@@ -166,10 +175,10 @@ class Round:
         """
         if batches < 1:
             raise MisuseError(f"batches must be at least 1, got {batches}")
-        _check_bound(step)
-        length = _length(epochs, steps, batch, share, stream, batches)
+        check_free_of(Round, step)
+        length = length_of(epochs, steps, batch, share, stream, batches)
         for value in carry.values():
-            self._check_rows("a carry", value)
+            check_rows("a carry", value, len(self.cohort))
         return self._trainer.walk(self._clients, carry, step, length, self._keys(stream), self._rule())
 
     def train(
@@ -217,43 +226,21 @@ class Round:
         [[1.0], [4.0]]
         """
         if loss is not None:
-            _check_bound(loss)
-        length = _length(epochs, steps, batch, share, stream)
-        self._check_rows("start", start, or_one=True)
-        self._check_context(ctx)
+            check_free_of(Round, loss)
+        length = length_of(epochs, steps, batch, share, stream)
+        check_rows("start", start, len(self.cohort), or_one=True)
+        check_context(ctx, len(self.cohort))
         if shift is not None:
-            self._check_rows("shift", shift, or_one=True, width=start.shape[-1])
+            check_rows("shift", shift, len(self.cohort), or_one=True, width=start.shape[-1])
         if pull is not None:
-            self._check_pull(pull, start.shape[-1])
+            check_pull(pull, len(self.cohort), start.shape[-1])
         if only is not None and not isinstance(only, slice):
             raise MisuseError(f"only needs a slice of r.layout (body, head, top(layers)), got {kind(only)}")
-        if optimiser not in (None, "sgd", "adam"):
-            raise MisuseError(f"optimiser must be 'sgd' or 'adam', got {optimiser!r}")
-        rule = self._rule()
-        if optimiser is not None and optimiser != rule.kind:
-            rule = replace(rule, kind=optimiser, momentum=0.0)
-        given: dict[str, Any] = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay}
-        if lr is not None:
-            _check_rate("lr", lr)
-        if momentum and rule.kind == "adam":
-            raise MisuseError(f"momentum belongs to optimiser sgd, not adam; got momentum={momentum}")
-        if momentum is not None and not 0 <= momentum < 1:
-            raise MisuseError(f"momentum must be a number in [0, 1), got {momentum}")
-        if weight_decay is not None and not weight_decay >= 0:
-            raise MisuseError(f"weight_decay must be 0 or more, got {weight_decay}")
-        rule = replace(rule, **{name: value for name, value in given.items() if value is not None})
+        rule = changed(self._rule(), optimiser, lr=lr, momentum=momentum, weight_decay=weight_decay)
         return self._trainer.train(
-            self._clients,
-            start,
-            length,
-            self._keys(stream),
-            rule,
-            loss=loss,
-            ctx=ctx,
-            shift=shift,
-            pull=pull,
-            only=only,
-        )
+            self._clients, start, length, self._keys(stream), rule,
+            loss=loss, ctx=ctx, shift=shift, pull=pull, only=only,
+        )  # fmt: skip
 
     def steps(
         self,
@@ -269,7 +256,7 @@ class Round:
         >>> quadratic_round([0.0, 6.0], sizes=[1, 3]).steps(epochs=2, batch=2).tolist()  # 2 ⌈1/2⌉ and 2 ⌈3/2⌉
         [2.0, 4.0]
         """
-        length = _length(epochs, steps, batch, share)
+        length = length_of(epochs, steps, batch, share)
         return torch.tensor(self._trainer.steps(self._clients, length, self._keys("", count=False))).to(self.n)
 
     def sweep(
@@ -295,10 +282,10 @@ class Round:
         >>> sums.tolist(), counts.tolist()  # |2 − 0| once, |2 − 6| three times
         ([2.0, 12.0], [1.0, 3.0])
         """
-        _check_bound(function)
-        _check_share(share)
-        self._check_rows("w", w, or_one=True)
-        self._check_context(ctx)
+        check_free_of(Round, function)
+        check_share(share)
+        check_rows("w", w, len(self.cohort), or_one=True)
+        check_context(ctx, len(self.cohort))
         return self._trainer.sweep(
             self._clients, w, function, self._keys("", count=False), share=share, ctx=ctx, batch=batch
         )
@@ -322,7 +309,7 @@ class Round:
         >>> r.grad(r.task.initial).tolist()
         [[2.0], [-4.0]]
         """
-        self._check_rows("w", w, or_one=True)
+        check_rows("w", w, len(self.cohort), or_one=True)
         start = w.expand(len(self._clients), -1) if w.dim() == 1 else w
         carry = {"w": start, "g": torch.zeros_like(start), "n": self.n}
         return self.walk(carry, _add_gradient, epochs=1, batch=AT_ONCE, stream="grad")["g"]
@@ -366,7 +353,7 @@ class Round:
         >>> r.cross(models, who=torch.tensor([[1, 2], [0, 2]])).tolist()  # ½ 6², ½ 2²; ½ 6², ½ 4²
         [[18.0, 2.0], [18.0, 8.0]]
         """
-        self._check_rows("who", who)
+        check_rows("who", who, len(self.cohort))
         if who.numel() and not 0 <= int(who.min()) <= int(who.max()) < len(models):
             raise MisuseError(
                 f"who names rows {int(who.min())} to {int(who.max())} of models; there are 0 to {len(models) - 1}"
@@ -382,7 +369,7 @@ class Round:
         >>> r.mean(torch.tensor([[0.0], [6.0]]).double()).tolist()  # (0 + 6 + 6) / 3
         [4.0]
         """
-        self._check_rows("mean", rows)
+        check_rows("mean", rows, len(self.cohort))
         return (self.counts / self.counts.sum()) @ rows
 
     @property
@@ -460,8 +447,8 @@ class Round:
         Traffic(up=4, down=2)
         """
         self.traffic = Traffic(
-            self.traffic.up if up is None else _scalars("up", up),
-            self.traffic.down if down is None else _scalars("down", down),
+            self.traffic.up if up is None else scalars("up", up),
+            self.traffic.down if down is None else scalars("down", down),
         )
 
     def note(self, name: str, values: Tensor) -> None:
@@ -517,109 +504,14 @@ class Round:
 
     # -- inside -------------------------------------------------------------------------------------------------------
 
-    def _check_rows(self, what: str, value: object, *, or_one: bool = False, width: int | None = None) -> None:
-        """Refuse what has no row for each client of the cohort: rows of all N clients would go to the wrong ones.
-
-        Args:
-            what: the argument, in the message. or_one: one row [Q] for all is right, too. width: Q; None: any.
-        """
-        n = len(self._clients)
-        if not isinstance(value, Tensor) or value.dim() == 0 or (len(value) != n and not (or_one and value.dim() == 1)):
-            hint = "; take s[...][r.cohort]" if isinstance(value, ClientRows) or _length_of(value) > n else ""
-            raise MisuseError(
-                f"{what} needs one row for each client{' or one row [Q] for all' * or_one}: {n} clients, "
-                f"got {kind(value)}{hint}"
-            )
-        if width is not None and value.shape[-1] != width:
-            raise MisuseError(f"{what} needs rows as long as those of start, {width}; got {kind(value)}")
-
-    def _check_context(self, ctx: Mapping[str, Tensor] | None) -> None:
-        for name, value in (ctx or {}).items():
-            self._check_rows(f"ctx {name!r}", value)
-
-    def _check_pull(self, pull: object, width: int) -> None:
-        if not isinstance(pull, tuple) or len(pull) != 2:
-            raise MisuseError(f"pull needs a pair (μ, anchor), got {kind(pull)}")
-        mu, anchor = pull
-        n = len(self._clients)
-        if not isinstance(mu, int | float | np.number) and not (isinstance(mu, Tensor) and mu.shape == (n,)):
-            raise MisuseError(f"μ of pull needs a number, or one for each client: {n} clients, got {kind(mu)}")
-        self._check_rows("the anchor of pull", anchor, or_one=True, width=width)
-
     def _rule(self) -> Rule:
-        _check_rate("r.lr", self.lr)
+        check_rate("r.lr", self.lr)
         return replace(self._trainer.rule, lr=self.lr)
 
     def _keys(self, stream: str, count: bool = True) -> Keys:
         call = self._calls[stream]
         self._calls[stream] += count
         return Keys(self.task.seed, self._purpose, self.t, call)
-
-
-def _length(
-    epochs: int | None, steps: int | None, batch: int | None, share: Share | None, stream: str = "", batches: int = 1
-) -> Length:
-    """Return the length of a walk.
-
-    Raises:
-        MisuseError: both epochs and steps, a number that is none, or as for `_check_share`.
-    """
-    if epochs is not None and steps is not None:
-        raise MisuseError("give epochs or steps, one of them")
-    _check_share(share)
-    numbers: list[tuple[str, object, int]] = [("epochs", epochs, 0), ("steps", steps, 0), ("batch", batch, 1)]
-    for name, value, least in numbers:
-        if value is not None and (not isinstance(value, int | np.integer) or value < least):
-            raise MisuseError(f"{name} must be a whole number of at least {least}, got {value!r}")
-    return Length(epochs, steps, batch, share, stream, batches)
-
-
-def _check_share(share: object) -> None:
-    """Refuse a share that is none, or is not within 0 and 1: percents would be all of the data."""
-    if share is None:
-        return
-    if not isinstance(share, Share):
-        raise MisuseError(f"share needs Share(low, high), got {kind(share)}")
-    if not -ROUNDING <= share.low <= share.high <= 1 + ROUNDING:
-        raise MisuseError(f"share needs fractions 0 <= low <= high <= 1, got Share({share.low}, {share.high})")
-
-
-def _check_rate(name: str, value: object) -> None:
-    """Refuse an η that climbs the loss. One that is not finite is left: the run ends as diverged, as its loss does."""
-    number = _number(value)
-    if number is None or number < 0:
-        raise MisuseError(f"{name} needs one number, 0 or more; got {kind(value) if number is None else number}")
-
-
-def _scalars(name: str, value: object) -> float:
-    """Return a number of scalars that a client sends or receives."""
-    number = _number(value)
-    if number is None or not 0 <= number < math.inf:
-        got = kind(value) if number is None else number
-        raise MisuseError(f"sent({name}=...) needs one number of scalars a client, 0 or more; got {got}")
-    return number
-
-
-def _number(value: object) -> float | None:
-    """A number, or a tensor's only one; None: it is something else."""
-    number = value.item() if isinstance(value, Tensor) and value.dim() == 0 else value
-    if isinstance(number, int | float):
-        return number
-    return float(number) if isinstance(number, np.number) else None
-
-
-def _length_of(value: object) -> int:
-    return len(value) if isinstance(value, Tensor) and value.dim() else 0
-
-
-def _check_bound(function: Callable[..., Any]) -> None:
-    """Refuse a function that uses the round: it may run in another process, for other clients than r's."""
-    if any(isinstance(thing, Round) for thing in captured(function)):
-        raise MisuseError(
-            f"{name_of(function)}() must not use the round (r): pass rows through `carry` or `ctx`, and bind what all "
-            "clients share to a name before (lr = r.lr)",
-            function,
-        )
 
 
 def _add_gradient(m: dict[str, Tensor], b: Batch) -> dict[str, Tensor]:
