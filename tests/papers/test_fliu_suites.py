@@ -4,6 +4,7 @@ import pytest
 
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.papers import fliu
+from pfl_ops.papers.fliu import setting
 from pfl_ops.papers.published import load
 from pfl_ops.papers.suite import SCALES
 
@@ -102,6 +103,15 @@ def test_claims_about_nearly_all_allow_for_exceptions():
         "With 10 clients APFL is best in almost all metrics: Acc(G) on CIFAR-10": ("2 of 3; not at qs", "most"),
         "The vast majority of approaches is proficient in QS: above 90 on MNIST": ("3 of 4; not at fedfomo", "most"),
     }
+
+
+def test_curves_that_rise_are_those_of_all_methods_of_both_figures():
+    """Sec. V says it of Figure 5, and of Figure 6 as "an observation of the same kind". CLT has no update."""
+    named = [
+        {cell.rpartition("/")[2] for cell in suite.claims[0].cells(suite.labels)}
+        for suite in (SUITES["fig5"], SUITES["fig6"])
+    ]
+    assert named == [{"fedavg", *setting.FLIU, *setting.FIXED}] * 2
 
 
 # -- the experiments -------------------------------------------------------------------------------------------------

@@ -96,7 +96,7 @@ FIGURE_6 = _path_curves(
     (
         Claim(
             "Though it falls with local training, Acc(G) rises over the rounds at L2",
-            f"path/{{fedavg,fliu}}:{L2_GLOBAL} > path/{{fedavg,fliu}}:{L2_GLOBAL}#1",
+            f"path/{{!local}}:{L2_GLOBAL} > path/{{!local}}:{L2_GLOBAL}#1",
             "Sec. V; the text says Acc(L), the caption Acc(G)",
         ),
         Claim(
