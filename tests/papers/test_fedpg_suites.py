@@ -94,6 +94,15 @@ def test_which_claims_fail_on_the_papers_own_numbers(exhibit):
     assert set(others) <= {"holds", "not run"}
 
 
+@pytest.mark.parametrize("exhibit", SUITES)
+def test_what_is_said_of_fedpg_is_not_asked_of_s_fedpg(exhibit):
+    """Section 4.1: "FedPG and S-FedPG markedly outperform ...; P-models of FedPG maintain the global performance"."""
+    suite = SUITES[exhibit]
+    for claim in suite.claims:
+        asked = any(cell.endswith("/s_fedpg") for cell in claim.cells(suite.labels))
+        assert asked == ("S-FedPG" in claim.text), claim.text
+
+
 # -- the experiments -------------------------------------------------------------------------------------------------
 
 
