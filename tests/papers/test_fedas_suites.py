@@ -92,7 +92,7 @@ def test_claims_that_all_readings_have_to_bear_say_so(name):
     suite = SUITES[name]
     for claim in suite.claims:
         assert [one.where for one in verdicts(name)[claim.text].instances] == ["sample", "dataset", "batch"]
-        assert "three readings" in claim.text and "our departure" in claim.remark
+        assert "three readings" in claim.text and "our departure" in claim.remark and claim.derived
     sources = {cell.name: suite.sources_of(cell)["algorithm.fisher"].kind for cell in suite.cells}
     assert sources == {"sample": "departure", "dataset": "stated", "batch": "assumption"}
     assert suite.axes["fisher"]["sample"].title.endswith("(ours)")

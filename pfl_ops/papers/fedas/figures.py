@@ -63,8 +63,8 @@ FIGURE_3A = fedas_suite(
 
 WEIGHT, TRACE = "method/weight", "method/trace"
 READINGS = (
-    "of all three readings of the Fisher information: single samples are our departure, the sum over the data is the "
-    "letter of Eq. 5 and 6, batches are the published code"
+    "of all three readings of the Fisher information, which is ours: single samples are our departure, the sum over "
+    "the data is the letter of Eq. 5 and 6, batches are the published code"
 )
 FISHER: Axis = {
     "sample": replace(METHODS["fedas"], title="squares of single samples (ours)"),
@@ -100,11 +100,13 @@ FIGURE_3B = fedas_suite(
             f"*:{TRACE}/online/mean > *:{TRACE}/online/mean#1",
             "Sec. 3.3; here: last round against first. It has to fall where gradients vanish as training converges. "
             f"Claimed here {READINGS}",
+            derived=True,
         ),
         Claim(
             "By three readings of it, stragglers have a relatively low trace",
             f"*:{TRACE}/stragglers/mean < *:{TRACE}/online/mean",
             f"Sec. 3.3; claimed here {READINGS}",
+            derived=True,
         ),
     ),
     sources=sources.FIGURE_3B,
@@ -132,6 +134,7 @@ FIGURE_4A = fedas_suite(
             "By three readings of the trace, online clients weigh more than stragglers",
             f"*:{WEIGHT}/online/mean > *:{WEIGHT}/stragglers/mean",
             f"Sec. 3.4; claimed here {READINGS}",
+            derived=True,
         ),
     ),
     sources=sources.STRAGGLERS,
