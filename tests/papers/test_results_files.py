@@ -23,6 +23,7 @@ from pfl_ops.papers import (
     stated,
     suites,
 )
+from pfl_ops.papers.suite import differences
 from pfl_ops.papers.suite_run import SuiteRun
 from pfl_ops.reports.pages.markdown import to_markdown
 from pfl_ops.reports.suites import results_pages, verdicts
@@ -392,6 +393,17 @@ def test_diverged_first_seeds_are_told_where_no_seed_counts(tmp_path: Path, outc
 def test_seeds_to_decide_in_words(ours: str, n: int, seeds: int | None, more: dict[str, bool], told: str) -> None:
     claim = verdicts.ClaimSummary("", False, "holds", ours, n, seeds=seeds, most=n, **more)
     assert claim.seeds_in_words == told
+
+
+def test_reduced_suites_have_fewer_clients_samples_or_rounds() -> None:
+    """FedAvg2Rep's have all 100 clients at small, DRDM's Tables 5 and 6 all 150 rounds."""
+    sizes = ("partition.clients", "data.train_size", "data.records", "training.rounds")
+    for suite in all_suites():
+        for cell in suite.cells if suite.claims else ():
+            full, small = suite.experiment(cell), suite.experiment(cell, "small")
+            pairs = [(full.get(path) or math.inf, small.get(path) or math.inf) for path in sizes]
+            assert any(here < there for there, here in pairs) or not differences(full, small), cell.name
+    assert results_pages.FEWER.startswith("At small there are fewer clients, samples or rounds than")
 
 
 def test_scale_small_that_changes_nothing_is_not_called_reduced(tmp_path: Path, outcomes) -> None:

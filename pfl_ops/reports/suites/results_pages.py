@@ -33,7 +33,7 @@ REDUCED = ("smoke", "small")
 """Scales at which most suites are smaller than in the paper."""
 AT_REDUCED = "a verdict is about that setting, and is no verdict on the paper."
 FEWER, OTHERWISE = (
-    "At small there are fewer clients, images and rounds than in the paper",
+    "At small there are fewer clients, samples or rounds than in the paper",
     "At small some settings are not the paper's",
 )
 """Of the package's suites, and of a user's own, which say themselves what small changes."""
