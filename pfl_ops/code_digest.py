@@ -80,7 +80,7 @@ EQUAL = {
     "46155ed4eaebd5bfa8c2bed3832cc83f68122bbb38f95c88001ba1c57b55dec5": (  # scaff_pd: `ignores_with_all`
         "16d7e6ec942a13f36236987e754cab8597904ccfd5ba600e1c2cbcc13346158f"
     ),
-    "3664af319a3245ed18dad5bb7eb702c706d86621891178a1b13668b1345cc5ba": (  # per_fedavg: `ignored`
+    "74ace3636ca540e4ddd218c2b9d9693ee407e397ec5301c5f36e5d6b9e7266ee": (  # per_fedavg: `ignored`, no hf with dropout
         "63a89bb64bdecba81d1b45a3c7b24c7485bbb426c7170126595585246c277c2f"
     ),
 }

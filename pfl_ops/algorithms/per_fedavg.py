@@ -2,6 +2,7 @@
 
 from typing import ClassVar, Literal
 
+import torch
 from torch import Tensor
 
 from pfl_ops.algorithms.base import (
@@ -17,6 +18,9 @@ from pfl_ops.algorithms.base import (
     Update,
     register,
 )  # fmt: skip
+from pfl_ops.errors import PflOpsError
+
+TRIED = 64  # samples on which two passes of a network with dropout differ
 
 
 @register("per_fedavg")
@@ -29,8 +33,9 @@ class PerFedAvg(Algorithm):
         w ← w − β (I − α H_k(w; D'')) g                  H_k = ∇²f_k; `exact`: H g by `b.hvp`
         Θ ← mean_S w_k
 
-    `hf` (Hessian-free) takes (∇f_k(w + δ g; D'') − ∇f_k(w − δ g; D'')) / 2δ for H g, `fo` (first-order) takes 0. Any
-    client adapts a copy that it does not keep, for evaluation:
+    `hf` (Hessian-free) takes (∇f_k(w + δ g; D'') − ∇f_k(w − δ g; D'')) / 2δ for H g, `fo` (first-order) takes 0. With
+    dropout `hf` is refused: its two gradients would be of different units, and δ divides their difference. Any client
+    adapts a copy that it does not keep, for evaluation:
 
         v_k ← Θ − α ∇f_k(Θ)                              on all of its training data, from the new Θ
 
@@ -58,6 +63,11 @@ class PerFedAvg(Algorithm):
         return (*self.ignores, *(() if self.beta is None else ("training.lr", "training.lr_decay")))
 
     def init(self, task: Task) -> State:
+        if self.variant == "hf" and _draws(task):
+            raise PflOpsError(
+                "per_fedavg with algorithm.variant=hf needs a network without dropout, which draws other units for "
+                "each of the two gradients whose difference it divides by delta; use algorithm.variant exact or fo"
+            )
         return {"central": task.initial}
 
     def step(self, m: dict[str, Tensor], d: Batch, d1: Batch, d2: Batch) -> dict[str, Tensor]:
@@ -83,3 +93,18 @@ class PerFedAvg(Algorithm):
 
     def personal(self, s: State, r: Round) -> Models:
         return Models(s["central"])
+
+
+def _draws(task: Task) -> bool:
+    """True if the network draws numbers as it learns (dropout), so that two losses of one model differ.
+
+    >>> from pfl_ops.testing import quadratic_round
+    >>> _draws(quadratic_round([0.0]).task)
+    False
+    """
+    x = task.example.expand(TRIED, *task.example.shape[1:])
+    y = torch.zeros(TRIED, dtype=torch.int64, device=x.device)
+    cuda = [x.device] if x.device.type == "cuda" else []
+    with torch.random.fork_rng(devices=cuda), torch.no_grad():
+        one, other = (task.loss(task.net, task.initial, x, y) for _ in range(2))
+    return not torch.allclose(one, other)

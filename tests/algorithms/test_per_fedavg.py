@@ -1,11 +1,14 @@
+from contextlib import nullcontext
 from typing import ClassVar
 
 import pytest
 import torch
+from torch import nn
 from torch.nn import functional as F
 
 from pfl_ops.algorithms.fedavg import FedAvg
 from pfl_ops.algorithms.per_fedavg import PerFedAvg
+from pfl_ops.errors import PflOpsError
 from pfl_ops.federation.method.walk import Keys, Length
 from pfl_ops.federation.settings import Training
 from pfl_ops.testing import AlgorithmContract, MethodSimulation, quadratic_play, ragged_task
@@ -97,6 +100,21 @@ def test_three_batches_in_their_roles(variant, stack):
         g = torch.func.grad(lambda v, i=own: F.cross_entropy(net(v, federation.pool.x[i]), federation.pool.y[i]))
         expected = values["G"] - alpha * g(values["G"])
         torch.testing.assert_close(adapted, expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("variant", ["exact", "hf", "fo"])
+def test_the_difference_of_gradients_is_refused_with_dropout(variant):
+    """(∇f(w + δ g) − ∇f(w − δ g)) / 2δ of two networks with other units left out is noise over δ, no H g."""
+    federation = ragged_task()
+    federation.network.body = nn.Sequential(*federation.network.body, nn.Dropout(0.3))
+    training = Training(rounds=1, lr=0.1, precision="float64")
+    before = torch.random.get_rng_state()
+    refused = (
+        pytest.raises(PflOpsError, match="variant=hf needs a network without dropout") if variant == "hf" else None
+    )
+    with refused or nullcontext():
+        MethodSimulation(federation, PerFedAvg(variant=variant), training)
+    assert torch.equal(torch.random.get_rng_state(), before)
 
 
 def test_the_given_rate_is_that_of_the_round():
