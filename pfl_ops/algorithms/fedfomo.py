@@ -34,9 +34,9 @@ class FedFomo(Algorithm):
     ICLR 2021, Algorithm 1 (arXiv 2012.08565).
     Deviations: that a client is its own candidate could not be confirmed. Ours: ties of P are broken at random; a
     client without a second sample has none to judge on and keeps θ_k^old. The authors' code measures distances in L1
-    (`distance`), divides by |Σ w| and keeps negative weights (`normalise: absolute`); a public library keeps the
-    trained θ_k where none is positive (`fallback`), and its server sends a client's own model back to it as one of the
-    M (`own: sent`, M down).
+    (`distance`), divides by |Σ w| and keeps negative weights (`normalise: absolute`), also where no w_kj is positive: a
+    client then steps away from its candidates. A public library keeps the trained θ_k where none is positive
+    (`fallback`), and its server sends a client's own model back to it as one of the M (`own: sent`, M down).
     """
 
     ignores: ClassVar[tuple[str, ...]] = ("participation.weighting",)
@@ -58,7 +58,9 @@ class FedFomo(Algorithm):
         "positive", description="max(w, 0) / Σ max(w, 0), or w / |Σ w| with its negative parts"
     )
     fallback: Literal["old", "trained"] = Field(
-        "old", description="whom a client keeps where no candidate serves it: θ_k^old, or its own trained θ_k"
+        "old",
+        description="model where no w is positive: θ_k^old (normalise absolute: the mixture of negative w), or its own "
+        "trained θ_k",
     )
     own: Literal["kept", "sent"] = Field(
         "kept",

@@ -61,6 +61,15 @@ def test_negative_weights_of_the_authors_code():
     assert only["L1"][:, 0].tolist() == pytest.approx([2 - 23.5 / 5.5, 39, 2 + 46.5 / 4.5])
 
 
+def test_absolute_weights_step_away_where_none_is_better():
+    """`test_none_better_keeps_the_old_model` with w / |Σ w|: client 0 has θ = −4 and 8, w = −1 and −5, −1/6 and −5/6:
+    2 − (−6)/6 − 5 · 6/6 = −2, not θ^old = 2; client 1 likewise 6. With `fallback: trained` they keep −4 and 8."""
+    for fallback, kept in (("old", [-2, 6]), ("trained", [-4, 8])):
+        method = FedFomo(normalise="absolute", fallback=fallback)
+        _, (only,) = quadratic_play(method, [0, 4], start=2, lr=3, rounds=1, sizes=[2, 2])
+        assert only["L1"][:, 0].tolist() == pytest.approx(kept)
+
+
 def test_where_none_is_better_a_library_keeps_the_trained_model():
     _, (only,) = quadratic_play(FedFomo(fallback="trained"), [0, 4], start=2, lr=3, rounds=1, sizes=[2, 2])
     assert only["L1"][:, 0].tolist() == pytest.approx([-4, 8])
