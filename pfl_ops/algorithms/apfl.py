@@ -24,9 +24,11 @@ class APFL(Algorithm):
     Sent: one model down and one up, for each client of the cohort.
 
     Source: Deng, Kamani, Mahdavi, "Adaptive Personalized Federated Learning", 2020, Algorithm 1 (arXiv 2003.13461).
-    Deviations: none from Algorithm 1. Public codes differ from it and from each other: the gradient at v instead of v̄,
-    without the factor α, mixed scores, v overwritten by v̄ each round, a term 0.02 α in α's gradient. `mixing: round`
-    is the reading of a widely used library (there with `every: step`), behind the numbers of the FLIU paper:
+    Deviations: none from Algorithm 1; with momentum or Adam the steps of w and v are the experiment's, α's is plain.
+    Adam divides by the size of a gradient: without weight decay the factor α before ∇F(v̄; ξ) has hardly an effect.
+    Public codes differ from the algorithm and from each other: the gradient at v instead of v̄, without the factor α,
+    mixed scores, v overwritten by v̄ each round, a term 0.02 α in α's gradient. `mixing: round` is the reading of a
+    widely used library (there with `every: step`), behind the numbers of the FLIU paper:
 
         w ← w − η ∇F(w; ξ),  v ← v − η ∇F(v; ξ)
         α ← clip(α − η (⟨α ∇F(v; ξ) + (1 − α) ∇F(w; ξ), v − w⟩ + 0.02 α), 0, 1)      v − w after the step

@@ -33,7 +33,8 @@ class ScaffPD(Algorithm):
     client in both exchanges; with a cohort (ours) absent clients keep their last L_k, one that was never seen counts
     with the mean of the losses seen, one seen for the first time has L^{t−1} = L^t, and the sums run over the cohort
     with λ renormalised, or with p_k where λ has nothing there. ϑ and σ are constant; the theory has
-    ϑ_t = σ_{t−1} / σ_t and an effective step J η η_g.
+    ϑ_t = σ_{t−1} / σ_t and an effective step J η η_g. Ours: with momentum or Adam the local steps are the
+    experiment's.
     """
 
     recommended: ClassVar[Mapping[str, Any]] = {"training.local_steps": 5}
