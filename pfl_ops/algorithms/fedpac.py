@@ -45,7 +45,9 @@ class FedPAC(Algorithm):
     lam: float = Field(1.0, ge=0, title="λ", description="pull of features towards their class's centre")
     head_lr: float = Field(0.1, gt=0, title="η_h", description="learning rate of the head, by SGD")
     head_epochs: int = Field(1, ge=1, le=10_000, title="E_h", description="epochs of the head, before the body's")
-    combine: bool = Field(True, description="heads are combined over clients; off: each keeps its own")
+    combine: bool = Field(
+        True, description="heads are combined over clients; off: each keeps its own (traffic is counted alike)"
+    )
 
     def init(self, task: Task) -> State:
         needs_body(task, self.name)
