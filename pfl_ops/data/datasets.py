@@ -245,8 +245,8 @@ class Dataset:
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """Lines about owners under another name, images that may have their channels first, a cut that changes shares,
-        and classes without training samples."""
+        """Lines about owners under another name, images that may have their channels first, a cut, and classes without
+        training samples."""
         return (
             *self._remarks_on_owners(),
             *self._remarks_on_shape(),
@@ -271,12 +271,24 @@ class Dataset:
         )
 
     def _remarks_on_cut(self) -> tuple[str, ...]:
-        """A line if the cut to `train_size` changes the shares of clients or classes by more than `SHIFT` of the data.
+        """Lines on the cut to `train_size`: how many samples of a file of one's own are used, and shares of clients or
+        classes that change by more than `SHIFT` of the data.
 
         The shares change where many of them are smaller than one sample.
         """
         if not self._is_cut:
             return ()
+        return (*([] if self.source is None else [self._remark_on_used()]), *self._remarks_on_shares())
+
+    def _remark_on_used(self) -> str:
+        """The line on the samples that a cut takes: by default a large file is used in part."""
+        train, test = (
+            f"{self._size(part):,} of {self.files.meta[f'n_{part}']:,} {what}"
+            for part, what in (("train", "training"), ("test", "test samples"))
+        )
+        return f"{train} and {test} are used (data.train_size={self.train_size}; none: all)"
+
+    def _remarks_on_shares(self) -> tuple[str, ...]:
         kept = self._rows("train")
         _, stratum, counts = np.unique(self._strata("train"), return_inverse=True, return_counts=True)
         taken = np.bincount(stratum[kept], minlength=len(counts))

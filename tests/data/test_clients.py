@@ -209,12 +209,12 @@ def test_test_samples_that_are_trained_on_are_a_remark(npz: Write) -> None:
     x_train[[60, 70]], x_test[:5] = x_train[80], x_train[:5]
     data = load(DataSection(name=str(npz(x_train=x_train, x_test=x_test, y_test=3 - mine["y_test"])), train_size=80))
     for _ in range(2):  # the second one is read from the cache
-        (line,) = build(data, "iid", clients=3).remarks
+        _, line = build(data, "iid", clients=3).remarks
         assert line == "5 of 40 test samples have the values of a training sample: they are no test of new data"
     more = "samples have the values of another one:"
-    (line,) = build(data.sealed(), "iid", clients=3, split="validation").remarks
+    _, line = build(data.sealed(), "iid", clients=3, split="validation").remarks
     assert line == f"3 of 120 {more} validation samples may be among those trained on"
-    (line,) = build(data, "iid", clients=3, pooled=True).remarks
+    _, line = build(data, "iid", clients=3, pooled=True).remarks
     assert line == f"13 of 160 {more} test samples may be among those trained on"
     assert build(load(str(npz("other"))), "iid", clients=3).remarks == ()
 

@@ -158,12 +158,21 @@ def test_remarks_on_a_cut_that_changes_shares(npz: Write) -> None:
     data = load(DataSection(name=path, train_size=24))
     assert data.train.client is not None and np.bincount(data.train.client).tolist() == [4, *[1] * 20]
     assert data.remarks == (
+        "24 of 120 training and 8 of 40 test samples are used (data.train_size=24; none: all)",
         "data.train_size=24 changes the shares of clients: 20 of 21 have 83 % of the samples instead of 17 %; "
         "data.train_size=none takes all samples",
     )
-    (line,) = load(DataSection(name=path, train_size=12)).remarks
+    _, line = load(DataSection(name=path, train_size=12)).remarks
     assert "2 of 21 have 17 % of the samples instead of 2 %, 18 have none;" in line
     assert load(everything(path)).remarks == load(DataSection(name="digits", train_size=500)).remarks == ()
+
+
+def test_a_file_that_is_used_in_part_is_a_remark(npz: Write) -> None:
+    """40 of 120 training samples are a third, and so are 13 of 40 test samples; the test data may be sealed."""
+    told = ("40 of 120 training and 13 of 40 test samples are used (data.train_size=40; none: all)",)
+    assert load(DataSection(name=str(npz()), train_size=40)).remarks == told
+    assert load(DataSection(name=str(npz()), train_size=40), sealed=True).remarks == told
+    assert load(DataSection(name=str(npz()), train_size=120)).remarks == ()
 
 
 def test_classes_without_training_samples_are_a_remark(npz: Write) -> None:
