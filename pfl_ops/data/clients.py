@@ -253,6 +253,7 @@ def build_clients(
             *([copies] if split == "validation" and (copies := copies_remark(dataset, split)) else []),
             *_remarks_on_clients(scheme, samples.client, owned),
             *_remarks_on_unused(dataset, scheme, given, divided),
+            *([unscored] if split == "validation" and (unscored := _remark_on_unvalidated(pools[1])) else []),
             *on_tests,
         ),
         on_tests=on_tests,
@@ -432,6 +433,15 @@ def _remarks_on_clients(scheme: Scheme, users: np.ndarray | None, owned: ByClien
                 f"out, with {small.sum():,} of the {sizes.sum():,} samples that are divided"
             )
     return told
+
+
+def _remark_on_unvalidated(held: Pool) -> str:
+    """Return a line on clients without validation samples, as those with one training sample are; "": all have some."""
+    n, without = held.n_clients, int((held.sizes == 0).sum())
+    if not without:
+        return ""
+    has = "has no validation sample and counts" if without == 1 else "have no validation sample and count"
+    return f"{without:,} of {n:,} clients {has} in Acc(G) alone; the others have {len(held):,} in all"
 
 
 def _remark_on_unseen(dataset: Dataset, table: np.ndarray, held: Pool, split: str) -> str:

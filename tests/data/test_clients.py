@@ -219,6 +219,18 @@ def test_test_samples_that_are_trained_on_are_a_remark(npz: Write) -> None:
     assert build(load(str(npz("other"))), "iid", clients=3).remarks == ()
 
 
+def test_clients_without_validation_samples_are_a_remark(npz: Write) -> None:
+    """Clients 0 to 2 have one training sample, 3 has 117, of which a fifth is 23; all have test samples."""
+    users = np.append(np.arange(3), np.full(117, 3))
+    data = load(str(npz(client_train=users, client_test=np.arange(40) % 4)))
+    (line,) = build(data.sealed(), "natural", split="validation").remarks
+    assert line == "3 of 4 clients have no validation sample and count in Acc(G) alone; the others have 23 in all"
+    assert build(data, "natural").remarks == ()
+    two = load(str(npz("two", client_train=np.append(0, np.ones(119, np.int64)), client_test=np.arange(40) % 2)))
+    (line,) = build(two.sealed(), "natural", split="validation").remarks
+    assert line == "1 of 2 clients has no validation sample and counts in Acc(G) alone; the others have 24 in all"
+
+
 def test_data_that_leave_no_client_a_score_are_refused(npz: Write) -> None:
     """The clients of the test samples are others; each client has one sample."""
     path = npz(client_train=np.repeat([0, 1], 60), client_test=np.repeat([2, 3], 20))
