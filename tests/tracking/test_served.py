@@ -90,6 +90,10 @@ def test_feature_vectors_and_a_network_of_a_plugin(tmp_path):
     assert (answer["class"] == expected.argmax(1)).all(), "numbers, as labels are: no text equals a label"
     with pytest.raises(mlflow.exceptions.MlflowException, match="shape"):
         model.predict(np.zeros((2, 7), np.float32))
+    assert model.predict(x[:0]).empty
+    x[3, 2] = np.nan
+    with pytest.raises(ValueError, match=r"^1 of 5 samples have values that are not finite \(first: 3\)$"):
+        model.predict(x)
 
 
 def test_grey_images_may_come_without_a_channel(tmp_path):

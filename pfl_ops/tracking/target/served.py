@@ -49,13 +49,18 @@ class ServedNetwork(PythonModel):
         """One row a sample: `class`, the most probable one, and `p(<class>)` for each class.
 
         Raises:
-            ValueError: the samples have another shape than the network's.
+            ValueError: the samples have another shape than the network's, or values that are not finite.
         """
         x = np.asarray(model_input)
         if len(self.shape) == 3 and x.ndim == 3 and self.shape[2] == 1:
             x = x[..., None]
         if x.shape[1:] != self.shape:
             raise ValueError(f"samples have shape {x.shape[1:]}, the model takes {self.shape}")
+        bad = ~np.isfinite(x).all(axis=tuple(range(1, x.ndim)))
+        if bad.any():  # a class would be answered, as if it were known
+            raise ValueError(
+                f"{bad.sum():,} of {len(x):,} samples have values that are not finite (first: {bad.argmax()})"
+            )
         with torch.inference_mode():
             parts = [self._probabilities(x[i : i + BATCH]) for i in range(0, len(x), BATCH)]
         p = np.concatenate(parts) if parts else np.zeros((0, len(self.classes)), np.float32)
