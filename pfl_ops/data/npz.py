@@ -277,8 +277,11 @@ def _labels(y: np.ndarray, name: str, n: int, where: str) -> np.ndarray:
         way = f"; of one column a class: {name}.argmax(axis=1)"
     elif y.dtype.kind in "US":
         way = f"; of text: np.searchsorted(np.unique([*y_train, *y_test]), {name})"
-    elif y.dtype.kind in "fb":
+    elif y.dtype.kind == "b" or (y.dtype.kind == "f" and np.isfinite(y).all() and (y == np.floor(y)).all()):
         way = f": {name}.astype(np.int64)"
+    elif y.dtype.kind == "f":  # cast, the target of a regression would become a class
+        other = y[~np.isfinite(y) | (y != np.floor(y))].flat[0]
+        way = f": {other:g} is no class, and a range of numbers has to be divided into classes"
     return _numbers(y, name, n, where, f"one whole number a sample, [n]{way}")
 
 

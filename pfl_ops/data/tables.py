@@ -36,6 +36,7 @@ TEST_SHARE = 0.2
 MAX_SAMPLES = 2**27
 CSV_GROWTH = 4  # bytes in memory for a byte of CSV: a digit and a comma become a float64
 MAX_ROUNDING = 0.05  # of a feature's values to float32, in standard deviations of the feature
+SEPARATORS = {";": "semicolons", "\t": "tabs"}  # of other programs
 NAMES_SHOWN = 8  # columns that a message lists
 
 
@@ -61,6 +62,8 @@ def read_table(path: Path) -> dict[str, np.ndarray]:
     except MemoryError:
         raise DataError(f"{path} does not fit into this machine's memory") from None
     except Exception as error:  # pyarrow raises errors of a dozen kinds for damaged input
+        if "invalid UTF8" in str(error):
+            raise DataError(f"{path} is no UTF-8 text; write it with encoding='utf-8'") from None
         raise DataError(f"{path} is damaged, or cannot be read ({in_a_line(error, 200)})") from error
 
 
@@ -80,12 +83,24 @@ def _read_csv(path: Path) -> Table:
     from pyarrow import csv as pa_csv
 
     check_size(path, CSV_GROWTH * path.stat().st_size)
+    _check_separator(path)
     return pa_csv.read_csv(
         path,
         parse_options=pa_csv.ParseOptions(newlines_in_values=True),
         # names are never guessed to be dates or numbers: '007' is not '7'
         convert_options=pa_csv.ConvertOptions(column_types=dict.fromkeys(RESERVED, pa.string())),
     )
+
+
+def _check_separator(path: Path) -> None:
+    """Refuse a file whose header has a label once it is divided by another character than a comma."""
+    try:
+        names = read_names(path)
+    except (csv.Error, UnicodeDecodeError):  # pyarrow decides
+        return
+    for separator, told in SEPARATORS.items():
+        if not set(LABELS) & {*names} and set(LABELS) & {*next(csv.reader([",".join(names)], delimiter=separator), [])}:
+            raise DataError(f"{path} has {told} between its columns; write it with commas, and points in numbers")
 
 
 def _read_parquet(path: Path) -> Table:
@@ -207,7 +222,11 @@ def _to_numbers(column: Column, name: str, path: Path) -> np.ndarray:
     found, what = [names[code] for code in used], f"{path}: column '{name}'"
     fractional = [text for text in found if not text.lstrip("+-").isdecimal()]
     if fractional and all(map(NUMBER.fullmatch, found)):
-        raise DataError(f"{what} holds {echo(fractional[0])}; it must hold whole numbers or text, as 1 and not 1.0")
+        broken = [text for text in fractional if not float(text).is_integer()]
+        way = ", as 1 and not 1.0"
+        if broken:  # the target of a regression
+            way = "; a range of numbers has to be divided into classes" if name in LABELS else ""
+        raise DataError(f"{what} holds {echo([*broken, *fractional][0])}; it must hold whole numbers or text{way}")
     different = list(dict.fromkeys(found))
     numbers = dict(zip(different, number_names(different, what), strict=True))
     return np.array([numbers[text] for text in found], dtype=np.int64)[places]

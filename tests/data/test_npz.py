@@ -97,6 +97,11 @@ def test_names_of_clients_are_numbered(npz: Write, names: list[str], numbers: li
             {"y_train": np.zeros(120)},
             r"y_train is float64 \[120\]; it holds one whole number a sample, \[n\]: y_train.astype\(np.int64\)",
         ),
+        (
+            {"y_train": np.full(120, 0.5)},
+            r"y_train is float64 \[120\]; .* \[n\]: 0.5 is no class, and a range",
+        ),
+        ({"y_train": np.full(120, np.nan)}, r"\[n\]: nan is no class"),
         ({"y_test": np.zeros(40) > 0}, r"y_test is bool \[40\]; .* \[n\]: y_test.astype\(np.int64\)"),
         (
             {"y_train": np.repeat("well", 120)},

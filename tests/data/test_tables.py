@@ -120,6 +120,10 @@ def test_the_draw_of_the_test_set_is_always_the_same(save: Save) -> None:
         ({"client": np.arange(60)}, "has no sample for testing: a client with one sample keeps it"),
         ({"label": np.full(60, -1)}, "y_train has class -1; classes are 0..65,535"),
         ({"label": [0.5, 1.0] * 30}, r"column 'label' holds .*; it must hold whole numbers or text"),
+        (
+            {"label": ["0.5", "1.0"] * 30},
+            r"label' holds 0.5; it must hold whole .*; a range of numbers has to be divided",
+        ),
         ({"label": ["2.0", "3.0"] * 30}, r"column 'label' holds 2.0; it must hold whole numbers or text, as 1 and not"),
         ({"": np.zeros(60)}, "a column without a name, as pandas writes its index; write it with index=False"),
     ],
@@ -143,6 +147,23 @@ def test_damaged_files_are_one_line(tmp_path: Path, name: str, content: bytes) -
     with pytest.raises(DataError, match=name) as error:
         read_table(tmp_path / name)
     assert "\n" not in str(error.value) and len(str(error.value)) < 500
+
+
+@pytest.mark.parametrize(("separator", "told"), [(";", "semicolons"), ("\t", "tabs")])
+def test_other_separators_than_commas_are_named(tmp_path: Path, separator: str, told: str) -> None:
+    """Spreadsheets of many countries write semicolons, and commas in numbers; a name may have a semicolon."""
+    rows = "label;x;w\n0;0,5;1\n1;1,5;2\n0;1;1\n1;2;1\n"
+    (tmp_path / "a.csv").write_text(rows.replace(";", separator))
+    with pytest.raises(DataError, match=f"^.*a.csv has {told} between its columns; write it with commas, and points"):
+        read_table(tmp_path / "a.csv")
+    (tmp_path / "b.csv").write_text(f"label,x{separator}label\n" + "0,0.5\n1,1\n" * 9)
+    assert read_table(tmp_path / "b.csv")["x_train"].shape[1] == 1
+
+
+def test_text_of_another_encoding_is_named(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_bytes("label,client,x\n0,Zoë,1\n1,Zoë,2\n".encode("latin-1"))
+    with pytest.raises(DataError, match=r"a\.csv is no UTF-8 text; write it with encoding='utf-8'$"):
+        read_table(tmp_path / "a.csv")
 
 
 def test_two_columns_of_one_name_are_refused(tmp_path: Path) -> None:
