@@ -289,7 +289,7 @@ def models(simulation: "Simulation", folder: Path) -> Iterator[Path]:
         named = {
             f"client-{k:03d}/{name}": value
             for row, k in enumerate(some.tolist())
-            for name, value in personal.named(simulation.task.layout, row).items()
+            for name, value in simulation.named(personal, row).items()
         }
         file = folder / ("personal.safetensors" if len(parts) == 1 else f"personal-{number:03d}.safetensors")
         save_file(named, file)

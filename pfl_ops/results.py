@@ -110,7 +110,7 @@ class RunOnDisk:
         models = simulation.personal_models(torch.tensor([client]))
         if models is None:
             raise PflOpsError(f"{self.experiment.algorithm.name} keeps no models of clients; take global_model()")
-        return models.named(simulation.task.layout)
+        return simulation.named(models)
 
     def simulation(self) -> "Simulation":
         """Return the finished simulation, read from the checkpoint.

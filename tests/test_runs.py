@@ -32,6 +32,8 @@ from pfl_ops.federation.loop.diverged import Diverged
 from pfl_ops.federation.method.checked import MethodError
 from pfl_ops.federation.settings import Execution
 from pfl_ops.federation.state import checkpoint, durable
+from pfl_ops.models import build
+from pfl_ops.registry import load_plugin
 from pfl_ops.reports.comparison.tracked import select
 from pfl_ops.results import DIVERGED, SUMMED, TOTAL
 from pfl_ops.tracking.runs.finished import experiment_of, read_ahead, result_of
@@ -217,6 +219,63 @@ def test_what_a_model_answers_with_beside_its_parameters(store: Store) -> None:
     assert own[0]["personal"].shape == (650,) and not torch.equal(own[0]["personal"], own[1]["personal"])
     kept = load_file(store.download(str(found.run_id), "models/personal.safetensors"))
     assert torch.equal(kept["client-001/personal"], own[1]["personal"])
+
+
+DRAWN_FEATURES = '''
+import torch
+from torch import nn
+
+from pfl_ops import register
+from pfl_ops.models.base import Network
+
+
+class Drawn(nn.Module):
+    def __init__(self, d):
+        super().__init__()
+        self.register_buffer("w", torch.randn(d, 12) / d**0.5)
+
+    def forward(self, x):
+        return torch.relu(x.flatten(1) @ self.w)
+
+
+@register("drawn_features")
+class DrawnFeatures(Network):
+    """A linear network on fixed random features."""
+
+    def __init__(self, shape, n_classes):
+        super().__init__({"drawn": Drawn(shape[0] * shape[1])}, 12, n_classes)
+'''
+
+
+def test_models_bring_the_buffers_that_the_seed_draws(
+    store: Store, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They fill a network that is built with another seed, by hand and where MLflow loads it, and answer as scored."""
+    import mlflow.pyfunc
+
+    (tmp_path / "drawn.py").write_text(DRAWN_FEATURES)
+    load_plugin(tmp_path / "drawn.py")
+    all_clients = {"data.train_size": 120, "participation.share": 1.0, "evaluation.final": "all"}
+    e = Experiment.of("fliu", dataset="digits", model="drawn_features", clients=4, rounds=2, seed=5, **all_clients)
+    found, clients = go(store, e), e.clients()
+    x = ((clients.held.x - torch.from_numpy(clients.mean)) / torch.from_numpy(clients.std)).movedim(3, 1)
+    network = build(e.model, clients.shape, clients.n_classes, seed=0).eval()
+
+    def accuracy(model: dict[str, torch.Tensor] | None) -> float:
+        assert model is not None
+        network.load_state_dict(model)
+        with torch.no_grad():
+            return float((network(x).argmax(dim=1) == clients.held.y).double().mean())
+
+    own = found.clients[found.clients["stage"] == "L1"]["global"].tolist()
+    scored = found.final["final/test/G/global/mean"]
+    for run in (found, result_of(tracked(store, e), store)):
+        assert accuracy(run.global_model()) == pytest.approx(scored, abs=1e-9)
+        assert [accuracy(run.model(k)) for k in range(4)] == pytest.approx(own, abs=1e-9)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{home}/mlflow.db")
+    served = mlflow.pyfunc.load_model(f"runs:/{found.run_id}/model", dst_path=str(tmp_path))
+    right = served.predict(clients.held.x.numpy())["class"].to_numpy() == clients.held.y.numpy()
+    assert right.mean() == pytest.approx(scored, abs=1e-9)
 
 
 def test_many_models_come_in_several_files(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,6 +28,22 @@ from pfl_ops.federation.training.train import Trainer
 from pfl_ops.system.allocator import keep_freed_memory
 
 
+def constant_buffers(network: nn.Module) -> dict[str, Tensor]:
+    """Return copies of the buffers of a network's state dict by name, on the CPU: some are drawn by the run's seed.
+
+    >>> layer = nn.Linear(1, 1)
+    >>> layer.register_buffer("scale", torch.tensor([2.0]))
+    >>> constant_buffers(nn.Sequential(layer, nn.ReLU()))
+    {'0.scale': tensor([2.])}
+    """
+    names = {name for name, _ in network.named_buffers(remove_duplicate=False)}
+    return {
+        name: value.detach().cpu().clone(memory_format=torch.contiguous_format)
+        for name, value in network.state_dict().items()
+        if name in names
+    }
+
+
 def make_task(
     network: nn.Module, method: Method, clients: Clients, feed: Feed, training: Training, participation: Participation,
     seed: int, new_rows: Callable[[Tensor, int], ClientRows] = ClientRows,

@@ -25,7 +25,15 @@ from pfl_ops.federation.execution.review import PROCESSOR, Executions, kept
 from pfl_ops.federation.execution.stackable import stacks
 from pfl_ops.federation.execution.workers import PooledScorer, PooledTrainer
 from pfl_ops.federation.loop import cohort, diverged, engine, finish
-from pfl_ops.federation.loop.build import coverable_layers, make_task, make_trainer, rule_of, timed_steps, work_of
+from pfl_ops.federation.loop.build import (
+    constant_buffers,
+    coverable_layers,
+    make_task,
+    make_trainer,
+    rule_of,
+    timed_steps,
+    work_of,
+)
 from pfl_ops.federation.loop.diverged import Diverged
 from pfl_ops.federation.loop.finish import LastRoundResults
 from pfl_ops.federation.method.checked import CheckedMethod, MethodError, check_update
@@ -113,6 +121,7 @@ class Simulation:
         self.feed = Feed(clients.train, clients.mean, clients.std, self._device, dtype)
         two = torch.tensor([0, len(clients.train.y) - 1], device=self._device)
         check_scores(Net(network), self.feed.inputs(two), stackable)
+        self._buffers = constant_buffers(network)
         self.task = make_task(
             network.to(self._device, dtype), self.method, clients, self.feed, training, participation, seed,
             RowStore(where, folder),
@@ -399,8 +408,12 @@ class Simulation:
         return "device" if any(value.on_device for value in rows) else "memory"
 
     def global_model(self) -> dict[str, Tensor] | None:
-        """G of the last round, name -> [*shape]; None if a method has no global model, or the run is not over."""
-        return None if self._global is None else self.task.layout.export(self._global)
+        """G of the last round as a state dict; None if a method has no global model, or the run is not over."""
+        return None if self._global is None else {**self.task.layout.export(self._global), **self._buffers}
+
+    def named(self, models: Models, row: int = 0) -> dict[str, Tensor]:
+        """Return one of `personal_models` as a network's state dict, with what `predict` needs beside it."""
+        return {**models.named(self.task.layout, row), **{name: b.clone() for name, b in self._buffers.items()}}
 
     def personal_models(self, clients: Tensor | None = None) -> Models | None:
         """L1 as the clients hold it now: rows [C, P] (or one [P] for all) with what `predict` needs; see `state`."""
