@@ -307,6 +307,7 @@ def _check_forward(network: nn.Module, example: Tensor, name: str) -> None:
                 drawn = [_seeded(part, example) for part in (network, network, network.body)]  # type: ignore[arg-type]
             network.eval()  # without dropout, so that two passes agree
             scores, features = network(example), network.body(example)  # type: ignore[operator]
+            again = network(example)
             alone = network(example[:1])
     except Exception as error:  # a user's forward pass may raise anything
         raise PflOpsError(
@@ -325,6 +326,11 @@ def _check_forward(network: nn.Module, example: Tensor, name: str) -> None:
             got = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
             raise PflOpsError(f"model '{name}': {what} must have shape {shape}, got {got}")
     with torch.no_grad():
+        if not _alike(again, scores):
+            raise PflOpsError(
+                f"model '{name}': two passes of one batch in evaluation mode give other scores; draw random numbers in "
+                "training alone (if self.training), as dropout does"
+            )
         draws = not _alike(learning[0], learning[1])  # two passes of such a network differ anyway
         if not _alike(alone, scores[:1]) or not (draws or _alike(learning[2], learning[0][:1])):
             raise PflOpsError(

@@ -203,9 +203,17 @@ class DropsFeatures(Own):
         return self.head(nn.functional.dropout(self.body(x), 0.5, self.training))
 
 
+class AlwaysDrops(nn.Module):
+    """Draws random numbers in evaluation mode, too."""
+
+    def forward(self, x):
+        return nn.functional.dropout(x[:, :8], 0.5)
+
+
 @pytest.mark.parametrize(
     ("model", "words"),
     [
+        (Own(AlwaysDrops()), r"two passes of one batch in evaluation mode give other scores; .* \(if self\.training\)"),
         (Own(nn.Linear(16, 8), nn.BatchNorm1d(8)), r"layer 'body.1' \(BatchNorm1d\) has statistics .* GroupNorm"),
         (Own(nn.Linear(16, 8), nn.BatchNorm1d(8, track_running_stats=False)), "BatchNorm1d"),  # padding would leak in
         (Own(nn.Linear(16, 8), nn.InstanceNorm1d(8, track_running_stats=True)), "InstanceNorm1d"),
