@@ -1391,20 +1391,26 @@ def test_notes_say_the_first_round_of_each_target() -> None:
         for rounds in reached
     ]
     assert tables.target_notes(found, "test") == [
-        "first round with 70 %: L1 Acc(L) 3.5 ± 0.7; G Acc(L) 9.0 (1 of 2)",
-        "first round with 97.5 %: never",
+        "first scored round with 70 %: L1 Acc(L) 3.5 ± 0.7; G Acc(L) 9.0 (1 of 2)",
+        "first scored round with 97.5 %: never",
     ]
-    assert tables.target_notes(found[:1], "test")[0] == "first round with 70 %: L1 Acc(L) 3; G Acc(L) 9"
+    assert tables.target_notes(found[:1], "test")[0] == "first scored round with 70 %: L1 Acc(L) 3; G Acc(L) 9"
     half = SimpleNamespace(
         final={"reached/test/L2/local/mean_70": 2.0},
         metrics={"test/L2/local/mean": 0.8, "test/L2/local/worst": 0.2},
         params={"evaluation.targets": "(0.7,)", "participation.share": "0.5"},
     )
-    told = "first round with 70 %: L2 (of the round's cohort) Acc(L) 2, worst client never"
+    told = "first scored round with 70 %: L2 (of the round's cohort) Acc(L) 2, worst client never"
     assert tables.target_notes([half], "test") == [told]
     half.params["participation.share"] = "1.0"  # of a method that draws its own cohorts, with replacement
     half.metrics |= {"test/L2/local/clients": 6.0, "test/G/local/clients": 12.0}
     assert tables.target_notes([half], "test") == [told]
+    half.metrics["test/L2/global/mean"] = 0.7
+    half.params["evaluation.global_every"] = "5"
+    assert tables.target_notes([half], "test") == [told.replace("2,", "2, Acc(G) never,")]
+    half.final["reached/test/L2/global/mean_70"] = 5.0
+    more = " (Acc(G) of clients' own models is scored every 5 rounds)"
+    assert tables.target_notes([half], "test") == [told.replace("2,", "2, Acc(G) 5,") + more]
     found[0].params["evaluation.targets"] = "()"
     assert not tables.target_notes(found, "test")
 

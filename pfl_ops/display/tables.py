@@ -131,8 +131,18 @@ def target_notes(results: Sequence[FinishedRun], split: str) -> list[str]:
         )
         is_reached = any(value != NEVER for rounds in stages.values() for value in rounds.values())
         if stages:
-            told.append(f"first round with {in_percent(target)} %: {'; '.join(each) if is_reached else NEVER}")
+            scored = _rarely_scored(stages, params)
+            told.append(
+                f"first scored round with {in_percent(target)} %: {'; '.join(each) if is_reached else NEVER}{scored}"
+            )
     return told
+
+
+def _rarely_scored(stages: Mapping[str, Mapping[str, str]], params: Mapping[str, str]) -> str:
+    """Say that Acc(G) of clients' own models is scored in few rounds, where it has a first one."""
+    every = params.get("evaluation.global_every", "1")
+    is_shown = any(stages.get(stage, {}).get("Acc(G)", NEVER) != NEVER for stage in ("L1", "L2"))
+    return f" (Acc(G) of clients' own models is scored every {every} rounds)" if is_shown and every != "1" else ""
 
 
 def _cohort(results: Sequence[FinishedRun], split: str) -> str:
