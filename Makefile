@@ -64,6 +64,7 @@ results: $(STAMP) ## run what docs/results lacks, its undecided claims for HOURS
 	$(BIN)/pfl-ops reproduce fedpg/table1 --only fmnist/apfl --scale small --repetitions 14 --results docs/results
 	$(BIN)/pfl-ops reproduce fedpg/table1 --only fmnist/s_fedpg --scale small --repetitions 9 --results docs/results
 	$(BIN)/pfl-ops reproduce fedpg/table1 --only cifar10/apfl --scale small --repetitions 11 --results docs/results
+	$(BIN)/pfl-ops reproduce fedpg/table1 --only cifar100/fedpg --scale small --repetitions 8 --results docs/results
 	$(BIN)/pfl-ops reproduce fedpg/table1 --only 'cifar10/{local,fedavg,fedprox,apfl,pfedme,ditto,fedamp,fedfomo,fedrep,fedrod,splitgp,fedmgda_plus}' --scale small --repetitions 10 --results docs/results
 	$(BIN)/pfl-ops reproduce fedpg/table1 --only 'cifar10/{fedpg,s_fedpg,splitgp,fedrod,fedpg_1.0,fedamp,local}' --scale small --repetitions 12 --results docs/results
 	$(BIN)/pfl-ops reproduce fedavg2rep/table4 --scale small --repetitions 3 --results docs/results
