@@ -1,5 +1,6 @@
 """A run that its process leaves to a courier is tracked as one that the process tracks itself."""
 
+import fcntl
 import json
 import shutil
 import signal
@@ -387,6 +388,19 @@ def test_a_courier_waits_for_a_look_at_its_lock(tmp_path, monkeypatch):
     with pytest.raises(SystemExit):
         courier.track(0, str(tmp_path))
     assert tracked == [tmp_path]
+
+
+def test_two_looks_at_a_lock_do_not_take_each_other_for_its_holder(tmp_path):
+    """A command that looked while the courier did took the run for one that goes on, and did not wait for it."""
+    file = tmp_path / requests.OWNER
+    assert not requests.is_locked(file)
+    file.touch()
+    with file.open("rb") as look:
+        fcntl.flock(look, fcntl.LOCK_SH)
+        assert not requests.is_locked(file)
+    with FileLock(file):
+        assert requests.is_locked(file)
+    assert not requests.is_locked(file)
 
 
 def test_a_courier_leaves_a_request_to_another_one(tmp_path, monkeypatch):

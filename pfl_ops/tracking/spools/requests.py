@@ -14,6 +14,7 @@ delivered. One whose courier was killed is taken up by the next command that rea
 A request names plug-ins, which are imported. So it is signed; one that came with another user's folder is refused.
 """
 
+import fcntl
 import hashlib
 import hmac
 import json
@@ -32,7 +33,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from filelock import FileLock, Timeout
+from filelock import FileLock
 
 from pfl_ops.data.store import cache_folder
 from pfl_ops.errors import PflOpsError
@@ -252,17 +253,18 @@ def remove(folder: Path) -> None:
 
 
 def is_locked(file: Path) -> bool:
-    """True if a process holds that lock. It is free again at once: who takes it waits for a moment."""
-    if not file.exists():
-        return False
-    lock = FileLock(file)
+    """True if a process holds that lock.
+
+    A look is a shared lock, so that two looks at once do not take each other for the holder. It is free again at once:
+    who takes the lock waits for a moment.
+    """
     try:
-        lock.acquire(timeout=0)
-    except Timeout:
+        with file.open("rb") as look:
+            fcntl.flock(look, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
         return True
-    except OSError:
+    except OSError:  # there is no such file
         return False
-    _release(lock)
     return False
 
 
