@@ -238,8 +238,12 @@ def fedas(m: FedAS, c: Clients, s: Memory, cohort: list[int]) -> dict[str, Tenso
     def loss(k: int) -> Loss:
         if m.align != "parallel" or k not in old:
             return cross_entropy
-        far: Loss = lambda u, x, y: (features(u, x) - features(old[k], x)).square().mean()  # noqa: E731
-        return lambda u, x, y: cross_entropy(u, x, y) + m.align_weight * far(u, x, y)
+
+        def beside(u: Tensor, x: Tensor, y: Tensor) -> Tensor:
+            far = (features(u, x) - features(old[k], x)).square().mean()
+            return cross_entropy(u, x, y) + m.align_weight * far
+
+        return beside
 
     w = torch.stack([c.train(received(k, "train"), k, loss(k)) for k in cohort])
     pieces = {

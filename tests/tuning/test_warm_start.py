@@ -150,16 +150,22 @@ def test_nothing_to_take_over(earlier: StudyStorage, space: str, message: str) -
 def test_points_of_a_study_that_trained_on_this_one_s_test_samples_are_named(
     tmp_path: Path, change: dict[str, Any], seen: bool
 ) -> None:
-    """With pooled data each partition has another test set, and without it the data set's own."""
+    """With pooled data each partition has another test set, and without it the data set's own.
+
+    The second study's method is of a plug-in that is not loaded.
+    """
     pooled = {"data.pooled": True, "data.test_share": 0.25}
     old, new = settings(OLD, **pooled), settings(OLD, **{**pooled, **change})
-    made = StudyStorage(
-        "old", study_database.storage(str(tmp_path / "s.log")), old.objective, {**old.as_dict(), "digest": "d"}
-    )
-    trial = made.study.ask()
-    trial.suggest_float("algorithm.x", 0.5, 0.5)
-    made.study.tell(trial, 0.1)
-    assert ("its trials trained on samples that this study is tested on" in str(warm_start(made, new))) is seen
+    storage, record = study_database.storage(str(tmp_path / "s.log")), {**old.as_dict(), "digest": "d"}
+    for method in ("toy", "not_loaded"):
+        record = {**record, "experiment": {**record["experiment"], "algorithm": {"name": method}}}
+        made = StudyStorage(f"old {method}", storage, old.objective, record)
+        trial = made.study.ask()
+        trial.suggest_float("algorithm.x", 0.5, 0.5)
+        made.study.tell(trial, 0.1)
+        found = warm_start(made, new)
+        assert (found.method, found.tests_seen) == (method, seen)
+        assert ("its trials trained on samples that this study is tested on" in str(found)) is seen
 
 
 def test_a_study_without_a_complete_trial(tmp_path: Path) -> None:

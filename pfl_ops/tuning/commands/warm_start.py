@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import product
 
-from pfl_ops.config.experiment import Experiment
+from pfl_ops.config.fields import Tree
 from pfl_ops.errors import PflOpsError, in_a_line
 from pfl_ops.spaces import Point
 from pfl_ops.spaces.checking import refusal
@@ -81,19 +81,27 @@ def warm_start(source: StudyStorage, settings: Settings) -> WarmStart:
         raise PflOpsError(
             f"study '{source.name}' has no configuration for this study, which varies {', '.join(settings.space.keys)}"
         )
-    earlier = Settings.from_dict(source.settings)
-    return WarmStart(source.name, earlier.experiment.algorithm.name, points, left_out, _tests_seen(earlier, settings))
+    method = str(source.settings["experiment"]["algorithm"]["name"])
+    return WarmStart(source.name, method, points, left_out, _tests_seen(source, settings))
 
 
-def _tests_seen(earlier: Settings, settings: Settings) -> bool:
-    """True if trials of an earlier study trained on samples that this one is tested on."""
-    before, here = _places(earlier), [*_places(settings), *(one.of(settings.experiment) for one in settings.held_out)]
+def _tests_seen(source: StudyStorage, settings: Settings) -> bool:
+    """True if trials of an earlier study trained on samples that this one is tested on.
+
+    The earlier one's method or partition may be of a plug-in that is not loaded; its environments are not known then.
+    """
+    try:
+        before = _places(Settings.from_dict(source.settings))
+    except PflOpsError:
+        before = [source.settings["experiment"]]
+    here = [*_places(settings), *(one.of(settings.experiment).resolved for one in settings.held_out)]
     return not all(tests_apart(one, other) for one, other in product(before, here))
 
 
-def _places(settings: Settings) -> list[Experiment]:
-    """Experiments of a study's trials, one an environment."""
-    return [one.of(settings.experiment) for one in settings.environments] or [settings.experiment]
+def _places(settings: Settings) -> list[Tree]:
+    """Resolved experiments of a study's trials, one an environment."""
+    places = [one.of(settings.experiment) for one in settings.environments] or [settings.experiment]
+    return [place.resolved for place in places]
 
 
 def _point(settings: Settings, configuration: Point) -> tuple[Point | None, dict[str, str]]:

@@ -181,24 +181,25 @@ def check_tests_apart(base: Experiment, environments: Sequence[Environment]) -> 
     first: dict[str, Environment] = {}
     for one in environments:
         other = first.setdefault(one.of(base).data.name, one)
-        if not tests_apart(other.of(base), one.of(base)):
+        if not tests_apart(other.of(base).resolved, one.of(base).resolved):
             raise PflOpsError(
                 f"environments '{other.name}' and '{one.name}' divide the pooled data otherwise: trials in one would "
                 "train on samples that the other is tested on; leave out data.pooled, or vary participation alone"
             )
 
 
-def tests_apart(one: Experiment, other: Experiment) -> bool:
+def tests_apart(one: fields.Tree, other: fields.Tree) -> bool:
     """False if test samples of one experiment are training samples of the other.
 
     That is where both divide one data set, each in another way, and one has its tests from the pooled data.
+
+    Args:
+        one, other: resolved experiments.
     """
-    if one.data.name != other.data.name or not (one.data.pooled or other.data.pooled):
+    data, others = one["data"], other["data"]
+    if data["name"] != others["name"] or not (data["pooled"] or others["pooled"]):
         return True
-    here, there = (
-        {**tree["data"], "scaling": None, "partition": tree["partition"]} for tree in (one.resolved, other.resolved)
-    )
-    return here == there
+    return {**data, "scaling": None} == {**others, "scaling": None} and one["partition"] == other["partition"]
 
 
 def check_effect(base: Experiment, environments: Sequence[Environment], hold: Collection[str]) -> None:
