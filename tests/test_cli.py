@@ -801,6 +801,40 @@ def test_tune_says_which_values_of_a_preset_it_searches(study: list[dict[str, An
     assert "training.lr, " in told and "(--preset paper); a flag or --set holds a setting" in told
 
 
+def test_tune_says_which_settings_have_no_effect(
+    study: list[dict[str, Any]], bench: list[dict[str, Any]], tmp_path: Path
+) -> None:
+    """Of those that a flag or --set gives, and of those that a search space varies."""
+    weighting = ("--set", "participation.weighting=uniform")
+    line = "without effect: participation.weighting{} (the method does not read it)"
+    assert line.format("") in cli("tune", "fedas", *weighting, "--dry-run").stdout.splitlines()
+    assert line.format(" on fedas") in cli("tune", "fedas,fedavg", *weighting).stderr.splitlines()
+    assert "without effect" not in cli("tune", "fedavg", *weighting).stderr
+    space = tmp_path / "space.yaml"
+    space.write_text("algorithm.gamma: {float: [0.0, 1.0]}\n")
+    off = cli("tune", "fedpg", "--search-space", str(space), "--set", "algorithm.drift=false").stderr.splitlines()
+    assert "without effect: algorithm.gamma (read with drift only)" in off
+
+
+def test_run_says_which_settings_have_no_effect() -> None:
+    """FedAS weighs by what clients have learnt: --set participation.weighting was accepted in silence."""
+    words = (
+        "--model",
+        "mlp",
+        "--clients",
+        "3",
+        "--rounds",
+        "1",
+        "--set",
+        "participation.weighting=uniform",
+        "--dry-run",
+    )
+    told = cli("run", "fedas", *words)
+    assert told.exit_code == 0, told.output
+    assert told.stderr.splitlines()[0] == "without effect: participation.weighting (the method does not read it)"
+    assert "without effect" not in cli("run", "fedavg", *words).stderr
+
+
 def test_tune_passes_the_numbers_to_confirm_on(study: list[dict[str, Any]]) -> None:
     result = cli("tune", "fliu", "--trials", "4", "--confirm", "2", "--confirm-top", "9")
     assert result.exit_code == 0 and "then the best 4 again with up to 2 new seeds (--confirm)" in result.stderr

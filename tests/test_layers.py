@@ -86,7 +86,7 @@ ROOMS: dict[str, Layers] = {
     ],
     "config": [
         (
-            {"experiment", "arguments", "samples", "identity", "final_samples"},
+            {"experiment", "arguments", "samples", "identity", "final_samples", "without_effect"},
             True,
         ),  # each of them speaks of the experiment
         ({"precedence"}, False),

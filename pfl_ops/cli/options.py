@@ -277,6 +277,40 @@ def searched_anyway(studies: Iterable["Settings"], *, config: Path | None, prese
     return f"searched, not held at the value given: {'; '.join(told)}; a flag or --set holds a setting" if told else ""
 
 
+def without_effect(idle: Mapping[str, Mapping[str, str]]) -> str:
+    """Return one line on settings that change no result; "": there are none.
+
+    Args:
+        idle: method -> path -> why, of settings that were given or are searched.
+
+    >>> why = {"participation.weighting": "the method does not read it"}
+    >>> without_effect({"fedavg": {}, "fedas": why, "apfl": why})
+    'without effect: participation.weighting on fedas, apfl (the method does not read it)'
+    """
+    found: dict[tuple[str, str], list[str]] = {}
+    for method, reasons in idle.items():
+        for told in reasons.items():
+            found.setdefault(told, []).append(method)
+    on = {told: f" on {', '.join(methods)}" if len(idle) > 1 else "" for told, methods in found.items()}
+    lines = [f"{path}{on[path, why]} ({why})" for path, why in found]
+    return f"without effect: {'; '.join(lines)}" if lines else ""
+
+
+def unread_by(studies: Iterable["Settings"], held: Iterable[str]) -> str:
+    """Return the line of `without_effect` on settings that a command line holds, and on those that studies search."""
+    from pfl_ops import spaces
+
+    given = list(held)
+    return without_effect(
+        {
+            study.experiment.algorithm.name: spaces.idle(
+                study.space, study.in_environments, [*given, *study.space.keys]
+            )
+            for study in studies
+        }
+    )
+
+
 def execution_of(flags: Mapping[str, str | None]) -> "Execution":
     """Return the execution that the flags ask for."""
     from pydantic import ValidationError

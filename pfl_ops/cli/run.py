@@ -8,6 +8,7 @@ import typer
 
 from pfl_ops.cli.names import completion, names_of
 from pfl_ops.cli.options import (
+    EXPERIMENT,
     Config,
     DataDir,
     DryRun,
@@ -18,9 +19,12 @@ from pfl_ops.cli.options import (
     execution_of,
     experiment_of,
     option,
+    settings_of,
     with_flags,
+    without_effect,
 )
 from pfl_ops.cli.output import INTERRUPTED, err, out, say
+from pfl_ops.config.precedence import assignments
 from pfl_ops.errors import PflOpsError, echo
 from pfl_ops.redaction import redact_address
 
@@ -74,6 +78,8 @@ def run(
         algorithm, flags, config=config, preset=preset, sets=sets, plugins=plugin, data_dir=data_dir
     )
     execution = execution_of(flags)
+    idle, given = experiment.without_effect(), {**settings_of(EXPERIMENT, flags), **assignments(sets)}
+    unread = without_effect({experiment.algorithm.name: {path: idle[path] for path in given if path in idle}})
 
     from pfl_ops import runs  # heavy; mistakes are told before
     from pfl_ops.cli.terminal_tables import print_scores
@@ -83,10 +89,12 @@ def run(
     from pfl_ops.tracking.spools import requests
 
     check_places(tracking_uri)
-    for flag, given in (("--address", address is not None), ("--concurrency", (concurrency or 1) > 1)):
-        if given and not resume:
+    for flag, is_given in (("--address", address is not None), ("--concurrency", (concurrency or 1) > 1)):
+        if is_given and not resume:
             raise PflOpsError(f"--no-resume runs the repetitions one after another, here; leave it or {flag} out")
     where: dict[str, Any] = {"data_dir": data_dir, "execution": execution}
+    if unread:
+        say(err(), unread)
     if dry_run:
         if address is not None:
             from pfl_ops.jobs.resources import check_address

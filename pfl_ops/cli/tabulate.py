@@ -22,6 +22,7 @@ from pfl_ops.cli.options import (
     option,
     searched_anyway,
     settings_of,
+    unread_by,
     with_flags,
 )
 from pfl_ops.cli.output import err, out, say
@@ -130,8 +131,9 @@ def tabulate(
         for environment in environments_of_table(made):
             label = f"{made.experiment.algorithm.name}, {environment.name}"
             check_build(environment.of(made.experiment), data_dir, execution, label)
-    if not axes and (anyway := searched_anyway(settings, config=config, preset=preset)):
-        say(out() if dry_run else err(), anyway)
+    remarks = [*([] if axes else [searched_anyway(settings, config=config, preset=preset)]), unread_by(settings, held)]
+    for remark in filter(None, remarks):
+        say(out() if dry_run else err(), remark)
     if dry_run:
         say(out(), _estimated(plan, missing_runs(plan, to, data_dir), execution, data_dir, concurrency))
         return

@@ -1,7 +1,7 @@
 """`pfl-ops tune`: a study, from its estimate to its best configuration."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -27,6 +27,7 @@ from pfl_ops.cli.options import (
     option,
     searched_anyway,
     settings_of,
+    unread_by,
     with_flags,
 )
 from pfl_ops.cli.output import err, interruptible, out, say
@@ -325,9 +326,10 @@ class _TuneCommand:
             "execution": self.place.execution,
         }
 
-    def _anyway(self, studies: "Iterable[Settings]") -> str:
-        """Return the line on values of a file or preset that are searched."""
-        return searched_anyway(studies, config=self.described["config"], preset=self.described["preset"])
+    def _remarks(self, studies: "Collection[Settings]") -> list[str]:
+        """Return the lines on values of a file or preset that are searched, and on settings without effect."""
+        anyway = searched_anyway(studies, config=self.described["config"], preset=self.described["preset"])
+        return [anyway, unread_by(studies, self.searched["hold"])]
 
     def _tell(self, lines: Iterable[str]) -> None:
         """Print the lines of an estimate: what a dry run is for, else beside the result."""
@@ -353,8 +355,8 @@ class _TuneCommand:
             **self.searched,
         )
         found = begun_studies(plans, studies, folders, self.resume)
-        anyway = self._anyway(each.plan.settings for each in found)
-        self._tell(benchmark_lines(found, self.place, folders, [anyway]))
+        remarks = self._remarks([each.plan.settings for each in found])
+        self._tell(benchmark_lines(found, self.place, folders, remarks))
         if not self.dry_run:
             run_benchmark(experiments, finals, self._given)
 
@@ -386,7 +388,7 @@ class _TuneCommand:
             address=self.place.address,
         )
         folders = data_folders(self.place.data_dir, self.place.address)
-        self._tell(study_lines(found, self.place, folders, [self._anyway([settings]), warm]))
+        self._tell(study_lines(found, self.place, folders, [*self._remarks([settings]), warm]))
         if self.dry_run:
             return
         with interruptible(), tuning.StudyProgress() as show:

@@ -18,6 +18,7 @@ from pfl_ops.config.fields import Kinds, Setting, Tree, settings, show
 from pfl_ops.config.identity import fingerprint, identity
 from pfl_ops.config.paths import explain, nest
 from pfl_ops.config.presets import preset as preset_values
+from pfl_ops.config.without_effect import without_effect
 from pfl_ops.data.datasets import DataSection
 from pfl_ops.data.partition import PARTITIONS, Scheme
 from pfl_ops.errors import PflOpsError
@@ -380,6 +381,14 @@ class Experiment(Section):
         """
         everyone = self.participation.share == 1
         return (*self.algorithm.ignored(), *(self.algorithm.ignores_with_all if everyone else ()))
+
+    def without_effect(self) -> dict[str, str]:
+        """Return the settings that change no result here: path -> why; those of `ignored`, and others.
+
+        >>> Experiment.of("fedas").without_effect()["participation.weighting"]
+        'the method does not read it'
+        """
+        return without_effect(self)
 
     def _repr_html_(self) -> str:
         card: str = import_module(CARDS).experiment_card(self)

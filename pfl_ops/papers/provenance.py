@@ -12,13 +12,12 @@ A statement names its value. It covers a setting only while the suite runs that 
 value and keep the statement.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any, Literal, TypeAlias
 
 from pfl_ops.config.experiment import Experiment
-from pfl_ops.models.backbone import has_backbone
 
 SourceKind: TypeAlias = Literal["stated", "departure", "assumption", "no effect"]
 
@@ -142,63 +141,6 @@ ENGINE: Sources = (
 """Settings of what is recorded. They count where a suite says nothing of its own about them."""
 
 
-def _aligns_in_epochs(settings: Mapping[str, Any]) -> bool:
-    """True if FedAS aligns on receipt, with a learning rate of its own."""
-    return settings["algorithm.align"] in ("receipt", "global") and settings["algorithm.align_rule"] == "epoch"
-
-
-OPTIONS: Mapping[str, Mapping[str, tuple[Callable[[Mapping[str, Any]], bool], str]]] = {
-    "fedas": {
-        "algorithm.align_lr": (_aligns_in_epochs, "no epoch of alignment on receipt"),
-        "algorithm.align_weight": (lambda s: s["algorithm.align"] == "parallel", "read with align parallel only"),
-        "algorithm.channels.*": (lambda s: s["algorithm.split"] == "channels", "read with split channels only"),
-    },
-    "fedfomo": {"algorithm.explore_decay": (lambda s: s["algorithm.explore"] > 0, "explore is 0 from the start")},
-}
-"""Options that another one may switch off: method -> path -> (True if it is read, why it is not)."""
-
-
-def without_effect(experiment: Experiment) -> dict[str, Source]:
-    """Return the sources of the settings that change no result of an experiment, by path.
-
-    The rules: what the method ignores (`Experiment.ignored`), and options that another one switches off (`OPTIONS`);
-    the one of local epochs and local steps that is not set;
-    the test share without `data.pooled`; the validation share where scores come from test data; roles and records of
-    another data set than shakespeare; the scaling of text, and of the inputs of a frozen network; momentum under Adam;
-    the way to draw a cohort of all clients uniformly, and the scores of absent ones, which a method with cohorts of
-    its own has all the same; the weighting of test sets where no synthetic view is scored.
-    """
-    settings = experiment.flat
-    found = {path: "the method does not read it" for path in experiment.ignored()}
-    for pattern, (is_read, why) in OPTIONS.get(experiment.algorithm.name, {}).items():
-        if not is_read(settings):
-            found |= dict.fromkeys((path for path in settings if fnmatchcase(path, pattern)), why)
-    if settings["training.local_epochs"] is None:
-        found["training.local_epochs"] = "the length is given in local steps"
-    else:
-        found["training.local_steps"] = "the length is given in local epochs"
-    if not settings["data.pooled"]:
-        found["data.test_share"] = "read with data.pooled only"
-    if settings["evaluation.split"] == "test":
-        found["evaluation.validation_share"] = "scores come from test data"
-    if settings["data.name"] == "shakespeare":
-        found["data.scaling"] = "text is not scaled"
-    else:
-        found |= dict.fromkeys(("data.roles", "data.records"), "of data set shakespeare only")
-    if has_backbone(experiment.model):
-        found["data.scaling"] = "the frozen part of the network scales images itself"
-    if settings["training.optimiser"] == "adam":
-        found["training.momentum"] = "Adam has none"
-    if settings["participation.kind"] == "uniform" and settings["participation.share"] == 1.0:
-        own = hasattr(experiment.algorithm, "cohort")
-        found["participation.kind"] = "the method draws its own cohorts" if own else "all clients take part"
-        if not own:
-            found["evaluation.absent"] = "all clients take part"
-    if not settings["evaluation.synthetic"]:
-        found["evaluation.equal_tests"] = "no synthetic view is scored"
-    return {path: Source(path, "no effect", reason=why) for path, why in found.items() if path in settings}
-
-
 def sources_of(experiment: Experiment, listed: Sources) -> dict[str, Source | None]:
     """Return the source of each setting of a full experiment, by path; None: there is none.
 
@@ -207,7 +149,7 @@ def sources_of(experiment: Experiment, listed: Sources) -> dict[str, Source | No
         listed: the suite's; of those that cover a setting, the last one counts.
     """
     settings = experiment.flat
-    idle = without_effect(experiment)
+    idle = {path: Source(path, "no effect", reason=why) for path, why in experiment.without_effect().items()}
     last_first = (*ENGINE, *listed)[::-1]
     return {
         path: idle.get(path) or next((source for source in last_first if source.covers(path, settings)), None)

@@ -13,7 +13,7 @@ ranges, of which `when` leaves one at most. A method without a file has the spac
 (`derived`). Nothing here imports Ray or Optuna: a space draws its values from whatever has Optuna's `suggest_*` verbs.
 """
 
-from pfl_ops.spaces.checking import check, hold
+from pfl_ops.spaces.checking import check, hold, idle
 from pfl_ops.spaces.ends import at_ends
 from pfl_ops.spaces.finding import COMMON, find, names, read, read_common
 from pfl_ops.spaces.grid import Axes, grid_points, grid_space
@@ -37,6 +37,7 @@ __all__ = [
     "grid_points",
     "grid_space",
     "hold",
+    "idle",
     "in_unit_of",
     "names",
     "parse",

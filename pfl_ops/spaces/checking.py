@@ -1,6 +1,6 @@
 """A search space against the experiment that it varies: what a trial would refuse is refused before the first one."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -37,9 +37,7 @@ def check(space: Space, experiment: "Experiment") -> None:
     for parameter in space.parameters:
         for context in _contexts(space, parameter):
             _check_field(space.source, parameter, experiment, context)
-    generator = rng.generator(0, "space")
-    points = [("first:", point) for point in space.first] + [("allows", space.draw(generator)) for _ in range(DRAWS)]
-    for what, point in points:
+    for what, point in _examples(space):
         if error := refusal(experiment, point):
             raise SpaceError.at(space.source, f"{what} {short(point)}", f"refused: {error}")
 
@@ -149,3 +147,38 @@ def refusal(experiment: "Experiment", point: Point) -> PflOpsError | None:
     except PflOpsError as error:
         return error
     return None
+
+
+def idle(space: Space, experiments: Iterable["Experiment"], paths: Collection[str]) -> dict[str, str]:
+    """Return those of some settings that change no result of any trial: path -> why; see `Experiment.without_effect`.
+
+    A key of the space counts at the points that have it. Points are `first`, and 64 drawn ones.
+
+    Args:
+        experiments: without a point, one an environment. paths: of settings, varied or not.
+
+    >>> from pfl_ops.config.experiment import Experiment
+    >>> from pfl_ops.spaces import parse
+    >>> space = parse("training.optimiser: {choice: [sgd, adam]}\ntraining.momentum: {float: [0.0, 0.9]}\n")
+    >>> fedavg = Experiment.of("fedavg", optimiser="adam")
+    >>> idle(space, [fedavg], ["training.momentum"])  # half of the trials read it
+    {}
+    >>> idle(parse("training.momentum: {float: [0.0, 0.9]}"), [fedavg], ["training.momentum"])
+    {'training.momentum': 'Adam has none'}
+    """
+    reasons: dict[str, str] = {}
+    read: set[str] = set()
+    for experiment in experiments:
+        for _, point in _examples(space):
+            unread = experiment.override(point).without_effect()
+            here = {path for path in paths if path in point or path not in space.keys}
+            read |= here - unread.keys()
+            reasons |= {path: unread[path] for path in here & unread.keys()}
+    return {path: reasons[path] for path in paths if path in reasons and path not in read}
+
+
+def _examples(space: Space) -> Iterator[tuple[str, Point]]:
+    """Points of a space, each after a word on where it is from."""
+    generator = rng.generator(0, "space")
+    yield from (("first:", point) for point in space.first)
+    yield from (("allows", space.draw(generator)) for _ in range(DRAWS))

@@ -3,10 +3,9 @@
 import pytest
 from toy_suite import TOY
 
-from pfl_ops.config.experiment import Experiment
 from pfl_ops.federation.settings import Execution
 from pfl_ops.papers import TITLES, all_suites, find, suites
-from pfl_ops.papers.provenance import Source, assumed, departed, sources_of, stated, without_effect
+from pfl_ops.papers.provenance import Source, assumed, departed, sources_of, stated
 
 NAMES = [suite.name for suite in all_suites()]
 LOOP = Execution(device="cpu", way="loop", threads=1)
@@ -91,46 +90,6 @@ def test_the_last_source_that_covers_counts():
     assert found["training.batch_size"] == assumed("chosen for the test", "*")[0]
 
 
-@pytest.mark.parametrize(
-    ("method", "settings", "path", "other"),
-    [
-        ("fedas", {"align": "off"}, "align_lr", 0.3),
-        ("fedas", {"align": "parallel"}, "align_lr", 0.3),
-        ("fedas", {"align_rule": "letter"}, "align_lr", 0.3),
-        ("fedas", {"align": "global"}, "align_weight", 0.3),
-        ("fedas", {}, "channels.beta", 0.3),
-        ("fedas", {}, "channels.share", 0.3),
-        ("fedas", {}, "channels.temporal", False),
-        ("fedfomo", {"explore": 0.0}, "explore_decay", 0.3),
-    ],
-)
-def test_an_option_that_another_one_switches_off_has_no_effect(method, settings, path, other):
-    """FedAS's page counted the options of CD2-pFed's channels as assumptions, in all cells without channels."""
-    settings = {f"algorithm.{name}": value for name, value in settings.items()}
-    small = {"dataset": "digits", "model": "mlp", "partition": "iid", "clients": 4, "rounds": 3, "train_size": 200}
-    experiment = Experiment.of(method, **small, **settings)
-    path = f"algorithm.{path}"
-    assert without_effect(experiment)[path].kind == "no effect"
-    scores = [
-        {key: value for key, value in list(one.build(execution=LOOP).run())[-1].metrics.items() if "test/" in key}
-        for one in (experiment, experiment.override({path: other}))
-    ]
-    assert scores[0] == scores[1]
-
-
-@pytest.mark.parametrize(
-    ("method", "settings", "path"),
-    [
-        ("fedas", {"algorithm.align": "receipt"}, "algorithm.align_lr"),
-        ("fedas", {"algorithm.align": "parallel"}, "algorithm.align_weight"),
-        ("fedas", {"algorithm.split": "channels"}, "algorithm.channels.beta"),
-        ("fedfomo", {"algorithm.explore": 0.1}, "algorithm.explore_decay"),
-    ],
-)
-def test_an_option_that_is_read_has_its_origin(method, settings, path):
-    assert path not in without_effect(Experiment.of(method, **settings))
-
-
 def test_repetitions_are_stated_or_not():
     assert TOY.states_repetitions
     assert find("fliu/table1").states_repetitions
@@ -144,45 +103,6 @@ def test_a_source_in_words():
     assert one.text == "Sec. 1; of the tables"
     assert departed("seed", "7", "Sec. 2", "lost").text == "Sec. 2; lost"
     assert Source("seed", "assumption", reason="not stated").text == "not stated"
-
-
-@pytest.mark.parametrize(
-    ("path", "other"),
-    [("data.test_share", 0.4), ("evaluation.validation_share", 0.4), ("evaluation.equal_tests", True)],
-)
-def test_a_setting_without_effect_changes_no_result(path, other):
-    """One round of FedAvg on 200 digits, with the setting as it is and changed: every score is the same number."""
-    cell = TOY.cell("iid/fedavg")
-    assert TOY.sources_of(cell)[path].kind == "no effect"
-    short = TOY.experiment(cell).override(
-        {"data.train_size": 200, "partition.clients": 4, "training.rounds": 1, "training.local_epochs": 1}
-    )
-    scores = [
-        {key: value for key, value in list(run.build(execution=LOOP).run())[-1].metrics.items() if "test/" in key}
-        for run in (short, short.override({path: other}))
-    ]
-    assert scores[0] == scores[1] != {}
-
-
-@pytest.mark.parametrize("name", ["drdm", "drfa"])
-def test_methods_with_cohorts_of_their_own_have_absent_clients_at_full_participation(name):
-    """Six clients drawn with replacement for six places. The others train once more, or have the score of their last
-    round; scores at L2 differ."""
-    full = Experiment.of(name, dataset="digits").override(
-        {"model.name": "linear", "partition.clients": 6, "participation.share": 1.0, "training.rounds": 2,
-         "evaluation.every": 1}
-    )  # fmt: skip
-    assert "evaluation.absent" not in without_effect(full)
-    assert without_effect(full)["participation.kind"].reason == "the method draws its own cohorts"
-    scores = {}
-    for absent in ("train", "last"):
-        simulation = full.override({"evaluation.absent": absent}).build(execution=LOOP)
-        for _ in simulation.run():
-            pass
-        scores[absent] = simulation.final["final/test/L2/local/mean"]
-    assert scores["train"] != scores["last"]
-    fedavg = Experiment.of("fedavg", dataset="digits").override({"participation.share": 1.0})
-    assert without_effect(fedavg)["evaluation.absent"].reason == "all clients take part"
 
 
 # -- departures --------------------------------------------------------------------------------------------------------

@@ -1,0 +1,98 @@
+"""Settings that change no result of an experiment, for another setting or the method leaves them unread."""
+
+from collections.abc import Callable, Mapping
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from pfl_ops.models.backbone import has_backbone
+
+if TYPE_CHECKING:
+    from pfl_ops.config.experiment import Experiment
+
+Rule: TypeAlias = tuple[Callable[[Mapping[str, Any]], bool], str]
+
+
+def _is(path: str, *values: Any) -> Callable[[Mapping[str, Any]], bool]:
+    return lambda settings: settings[f"algorithm.{path}"] in values
+
+
+def _aligns_in_epochs(settings: Mapping[str, Any]) -> bool:
+    """True if FedAS aligns on receipt, with a learning rate of its own."""
+    return settings["algorithm.align"] in ("receipt", "global") and settings["algorithm.align_rule"] == "epoch"
+
+
+def _chooses(settings: Mapping[str, Any]) -> bool:
+    """True if a client of FedFomo may have more candidates than it judges."""
+    return bool(settings["algorithm.candidates"] < settings["partition.clients"])
+
+
+FEDPG: Mapping[str, Rule] = {
+    "algorithm.gamma": (_is("drift", True), "read with drift only"),
+    **dict.fromkeys(
+        ("algorithm.fair", "algorithm.absent", "algorithm.scale"),
+        (_is("direction", "common"), "read with direction common only"),
+    ),
+}
+OPTIONS: Mapping[str, Mapping[str, Rule]] = {
+    "apfl": {"algorithm.every": (_is("adaptive", True), "read with adaptive only")},
+    "drfa": {"algorithm.gamma_decay": (lambda s: s["algorithm.gamma"] > 0, "gamma is 0 from the start")},
+    "fedas": {
+        "algorithm.align_lr": (_aligns_in_epochs, "no epoch of alignment on receipt"),
+        "algorithm.align_weight": (_is("align", "parallel"), "read with align parallel only"),
+        "algorithm.channels.*": (_is("split", "channels"), "read with split channels only"),
+        **dict.fromkeys(
+            ("algorithm.fisher", "algorithm.normalise", "algorithm.shrink"),
+            (_is("synchronize", True), "read with synchronize only"),
+        ),
+    },
+    "fedavg2rep": {"algorithm.warm_up_steps": (lambda s: s["algorithm.warm_up"] != 0, "there is no warm-up")},
+    "fedfomo": {
+        "algorithm.explore_decay": (lambda s: s["algorithm.explore"] > 0, "explore is 0 from the start"),
+        "algorithm.explore*": (_chooses, "every model of a round is a candidate"),
+    },
+    "fedpg": FEDPG,
+    "per_fedavg": {"algorithm.delta": (_is("variant", "hf"), "read with variant hf only")},
+    "s_fedpg": FEDPG,
+}
+"""Options that another one may switch off: method -> path -> (True if it is read, why it is not)."""
+
+
+def without_effect(experiment: "Experiment") -> dict[str, str]:
+    """Return the settings that change no result of an experiment: path -> why.
+
+    The rules: what the method ignores (`Experiment.ignored`), and options that another one switches off (`OPTIONS`);
+    the one of local epochs and local steps that is not set;
+    the test share without `data.pooled`; the validation share where scores come from test data; roles and records of
+    another data set than shakespeare; the scaling of text, and of the inputs of a frozen network; momentum under Adam;
+    the way to draw a cohort of all clients uniformly, and the scores of absent ones, which a method with cohorts of
+    its own has all the same; the weighting of test sets where no synthetic view is scored.
+    """
+    settings = experiment.flat
+    found = {path: "the method does not read it" for path in experiment.ignored()}
+    for pattern, (is_read, why) in OPTIONS.get(experiment.algorithm.name, {}).items():
+        if not is_read(settings):
+            found |= dict.fromkeys((path for path in settings if fnmatchcase(path, pattern)), why)
+    if settings["training.local_epochs"] is None:
+        found["training.local_epochs"] = "the length is given in local steps"
+    else:
+        found["training.local_steps"] = "the length is given in local epochs"
+    if not settings["data.pooled"]:
+        found["data.test_share"] = "read with data.pooled only"
+    if settings["evaluation.split"] == "test":
+        found["evaluation.validation_share"] = "scores come from test data"
+    if settings["data.name"] == "shakespeare":
+        found["data.scaling"] = "text is not scaled"
+    else:
+        found |= dict.fromkeys(("data.roles", "data.records"), "of data set shakespeare only")
+    if has_backbone(experiment.model):
+        found["data.scaling"] = "the frozen part of the network scales images itself"
+    if settings["training.optimiser"] == "adam":
+        found["training.momentum"] = "Adam has none"
+    if settings["participation.kind"] == "uniform" and settings["participation.share"] == 1.0:
+        own = hasattr(experiment.algorithm, "cohort")
+        found["participation.kind"] = "the method draws its own cohorts" if own else "all clients take part"
+        if not own:
+            found["evaluation.absent"] = "all clients take part"
+    if not settings["evaluation.synthetic"]:
+        found["evaluation.equal_tests"] = "no synthetic view is scored"
+    return {path: why for path, why in found.items() if path in settings}
