@@ -20,7 +20,11 @@ SMALL = {
 SWITCHED_OFF = [
     ("apfl", {"adaptive": False}, "every", "step"),
     ("drfa", {"gamma": 0.0}, "gamma_decay", 0.5),
+    ("cd2_pfed", {"temporal": False}, "beta", 0.3),
     ("fedas", {"align": "off"}, "align_lr", 0.3),
+    ("fedas", {"align": "off"}, "align_rule", "letter"),
+    ("fedas", {"align": "parallel"}, "align_rule", "letter"),
+    ("fedas", {"split": "channels", "channels.temporal": False}, "channels.beta", 0.3),
     ("fedas", {"align": "parallel"}, "align_lr", 0.3),
     ("fedas", {"align_rule": "letter"}, "align_lr", 0.3),
     ("fedas", {"align": "global"}, "align_weight", 0.3),
@@ -42,8 +46,10 @@ SWITCHED_OFF = [
 ]
 READ = [
     ("apfl", {}, "every", "step"),
+    ("cd2_pfed", {}, "beta", 0.3),
     ("drfa", {}, "gamma_decay", 0.5),
     ("fedas", {}, "align_lr", 0.3),
+    ("fedas", {}, "align_rule", "letter"),
     ("fedas", {"align": "parallel"}, "align_weight", 0.3),
     ("fedas", {"split": "channels"}, "channels.beta", 0.3),
     ("fedas", {}, "fisher", "batch"),

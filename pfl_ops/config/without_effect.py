@@ -35,10 +35,13 @@ FEDPG: Mapping[str, Rule] = {
 }
 OPTIONS: Mapping[str, Mapping[str, Rule]] = {
     "apfl": {"algorithm.every": (_is("adaptive", True), "read with adaptive only")},
+    "cd2_pfed": {"algorithm.beta": (_is("temporal", True), "read with temporal only")},
     "drfa": {"algorithm.gamma_decay": (lambda s: s["algorithm.gamma"] > 0, "gamma is 0 from the start")},
     "fedas": {
+        "algorithm.align_rule": (_is("align", "receipt", "global"), "no alignment on receipt"),
         "algorithm.align_lr": (_aligns_in_epochs, "no epoch of alignment on receipt"),
         "algorithm.align_weight": (_is("align", "parallel"), "read with align parallel only"),
+        "algorithm.channels.beta": (_is("channels.temporal", True), "read with temporal only"),
         "algorithm.channels.*": (_is("split", "channels"), "read with split channels only"),
         **dict.fromkeys(
             ("algorithm.fisher", "algorithm.normalise", "algorithm.shrink"),

@@ -159,12 +159,11 @@ def idle(space: Space, experiments: Iterable["Experiment"], paths: Collection[st
 
     >>> from pfl_ops.config.experiment import Experiment
     >>> from pfl_ops.spaces import parse
-    >>> space = parse("training.optimiser: {choice: [sgd, adam]}\ntraining.momentum: {float: [0.0, 0.9]}\n")
-    >>> fedavg = Experiment.of("fedavg", optimiser="adam")
-    >>> idle(space, [fedavg], ["training.momentum"])  # half of the trials read it
+    >>> fedpg, gamma = Experiment.of("fedpg", **{"algorithm.drift": False}), "algorithm.gamma: {float: [0.0, 1.0]}"
+    >>> idle(parse(gamma), [fedpg], ["algorithm.gamma"])
+    {'algorithm.gamma': 'read with drift only'}
+    >>> idle(parse(f"{{{gamma}, algorithm.drift: {{choice: [true, false]}}}}"), [fedpg], ["algorithm.gamma"])
     {}
-    >>> idle(parse("training.momentum: {float: [0.0, 0.9]}"), [fedavg], ["training.momentum"])
-    {'training.momentum': 'Adam has none'}
     """
     reasons: dict[str, str] = {}
     read: set[str] = set()
