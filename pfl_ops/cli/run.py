@@ -24,7 +24,6 @@ from pfl_ops.cli.options import (
     without_effect,
 )
 from pfl_ops.cli.output import INTERRUPTED, err, out, say
-from pfl_ops.config.precedence import assignments
 from pfl_ops.errors import PflOpsError, echo
 from pfl_ops.redaction import redact_address
 
@@ -78,11 +77,10 @@ def run(
         algorithm, flags, config=config, preset=preset, sets=sets, plugins=plugin, data_dir=data_dir
     )
     execution = execution_of(flags)
-    idle, given = experiment.without_effect(), {**settings_of(EXPERIMENT, flags), **assignments(sets)}
-    unread = without_effect({experiment.algorithm.name: {path: idle[path] for path in given if path in idle}})
 
     from pfl_ops import runs  # heavy; mistakes are told before
     from pfl_ops.cli.terminal_tables import print_scores
+    from pfl_ops.config.precedence import assignments
     from pfl_ops.tracking.descriptions.notes import experiment_name
     from pfl_ops.tracking.home import WorkFolder, check_places
     from pfl_ops.tracking.runs.earlier import SHORT
@@ -93,7 +91,8 @@ def run(
         if is_given and not resume:
             raise PflOpsError(f"--no-resume runs the repetitions one after another, here; leave it or {flag} out")
     where: dict[str, Any] = {"data_dir": data_dir, "execution": execution}
-    if unread:
+    idle, given = experiment.without_effect(), {**settings_of(EXPERIMENT, flags), **assignments(sets)}
+    if unread := without_effect({experiment.algorithm.name: {path: idle[path] for path in given if path in idle}}):
         say(err(), unread)
     if dry_run:
         if address is not None:
