@@ -176,12 +176,12 @@ def test_code_that_is_equal_to_former_code_is_of_today(monkeypatch: pytest.Monke
     """Each line of `EQUAL` is about code that is here, and gives it the digest that is pinned.
 
     A method has an option that was added, or refuses or ignores other networks or settings than before, more or fewer
-    (`REFUSING`); a partition draws what it drew (`test_partition`).
+    (`REFUSING`); a partition draws what it drew (`test_partition`); a network does not call what changed.
     """
 
     def names() -> dict[str | None, set[tuple[str, str]]]:
         found: dict[str | None, set[tuple[str, str]]] = {}
-        for kind, table in (("method", ALGORITHMS), ("partition", PARTITIONS)):
+        for kind, table in (("method", ALGORITHMS), ("partition", PARTITIONS), ("network", MODELS)):
             for name in table.builtin:
                 found.setdefault(table.digest(name), set()).add((kind, name))
         return found

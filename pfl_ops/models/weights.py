@@ -63,14 +63,15 @@ def _check(value: Tensor, what: str) -> None:
 
 
 def start_from(network: nn.Module, file: str, name: str) -> None:
-    """Fill in every parameter of a network with body and head from a file.
+    """Fill in every parameter of a network with body and head from a file, and the constant buffers that it has.
 
-    A file whose classifier is for another number of classes gives the body alone: the head stays as it was drawn.
+    Parameters that were trained beside other buffers, random features say, mean nothing beside the network's own. A
+    file whose classifier is for another number of classes gives the body alone: the head stays as it was drawn.
 
     Args:
         network: changed in place. file: .safetensors, .pth or .pt. name: the network's, for messages.
     Raises:
-        PflOpsError: the file can't be read, lacks a parameter, or has one too many or of another shape.
+        PflOpsError: the file can't be read, lacks a parameter, or has one too many or one or a buffer of another shape.
 
     >>> import tempfile
     >>> network = nn.Module()
@@ -86,21 +87,22 @@ def start_from(network: nn.Module, file: str, name: str) -> None:
     if _other_classes(given, wanted):
         wanted = {key: value for key, value in wanted.items() if not key.startswith("head.")}
         given = {key: value for key, value in given.items() if not key.startswith("head.")}
-    constant = {key for key, _ in network.named_buffers()}  # a state_dict holds them too; the network has its own
-    for key in sorted((wanted.keys() | given.keys()) - constant):
-        has, needs = given.get(key), wanted.get(key)
+    constant = {key: buffer for key, buffer in network.named_buffers() if key in given}  # a state_dict holds them too
+    for key in sorted(wanted.keys() | given.keys()):
+        has, needs = given.get(key), constant.get(key, wanted.get(key))
         if has is None or needs is None:
             where = "lacks" if has is None else "has, beside those of the model,"
             raise PflOpsError(f"weights file {path} {where} the parameter '{key}' (model '{name}')")
-        if not has.is_floating_point():
-            raise PflOpsError(f"weights file {path}: '{key}' holds {has.dtype}, not floating-point numbers")
+        if has.is_floating_point() != needs.is_floating_point():
+            other = "floating-point numbers" if needs.is_floating_point() else needs.dtype
+            raise PflOpsError(f"weights file {path}: '{key}' holds {has.dtype}, not {other}")
         if has.shape != needs.shape:
             raise PflOpsError(
                 f"weights file {path}: '{key}' has shape {tuple(has.shape)}, model '{name}' needs {tuple(needs.shape)}"
             )
     with torch.no_grad():
-        for key, parameter in wanted.items():
-            parameter.copy_(given[key])
+        for key, value in {**wanted, **constant}.items():
+            value.copy_(given[key])
 
 
 def _other_classes(given: dict[str, Tensor], wanted: dict[str, nn.Parameter]) -> bool:

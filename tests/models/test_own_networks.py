@@ -370,6 +370,41 @@ def test_weights_that_are_no_plain_finite_numbers_are_refused(tmp_path, change, 
     assert message in str(error.value) and "\n" not in str(error.value) and len(str(error.value)) < 500
 
 
+class RandomFeatures(nn.Module):
+    """cos(W x) with a W that is drawn and stays."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("w", torch.randn(8, 16))
+        self.register_buffer("times", torch.tensor(2))
+
+    def forward(self, x):
+        return torch.cos(x.flatten(1) @ self.w.T) * self.times
+
+
+def test_weights_bring_the_buffers_that_they_were_trained_beside(table, tmp_path):
+    """With the random features of the run's own seed, trained parameters answer at random; a file without any keeps
+    the network's."""
+    register("features")(lambda shape, n_classes: Own(RandomFeatures(), nn.Linear(8, 8)))
+    section, file = MODELS.get("features"), tmp_path / "trained.pth"
+    trained, fresh = (build(section(), (4, 4, 1), 3, seed=seed) for seed in (7, 0))
+    state, x = trained.state_dict(), X.view(3, 4, 4)
+
+    def loaded(change):
+        torch.save(change, file)
+        return build(section(weights=str(file)), (4, 4, 1), 3, seed=0)
+
+    assert loaded(state)(x).equal(trained(x)) and not trained(x).equal(fresh(x))
+    without = loaded({key: value for key, value in state.items() if key != "body.0.w"})
+    assert without.body[0].w.equal(fresh.body[0].w) and without.head.weight.equal(trained.head.weight)
+    for change, message in (
+        ({"body.0.w": torch.zeros(8, 4)}, r"'body.0.w' has shape \(8, 4\), model 'features' needs \(8, 16\)"),
+        ({"body.0.times": torch.tensor(2.5)}, r"'body.0.times' holds torch.float32, not torch.int64"),
+    ):
+        with pytest.raises(PflOpsError, match=message):
+            loaded({**state, **change})
+
+
 def test_a_compressed_state_dict_stays_packed(tmp_path):
     """PyTorch would allocate whatever its members declare."""
     torch.save({"a": torch.zeros(1000)}, tmp_path / "a.pth")
