@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations
 from typing import Literal, TypeAlias
 
 import pandas as pd
@@ -142,6 +143,7 @@ def ordered(
     smaller: bool = False,
     ranked: bool = True,
     alike: Callable[[Line, Line], bool] = lambda a, b: True,
+    withdrawn: Callable[[Line], bool] = lambda line: False,
 ) -> tuple[Line, ...]:
     """Return the lines by their means, the best first, with their differences to the first; those without values last.
 
@@ -150,6 +152,9 @@ def ordered(
         ranked: False: no mean is better than another one. Lines are in the order of their labels, without a test.
         test: of the differences: "anytime" (seeds may be added after a look) or "t" (n fixed before the runs).
         alike: True if a test of two lines says something of what is compared.
+        withdrawn: True if results have left a line without a test: its choice was changed after one. Its pairs, and
+            those of a line of which a repetition diverged, stay in the family that p is corrected for, with p = 1.
+            Otherwise a look at results would make the other p values smaller.
     """
     each = [(line, values(line)) for line in lines]
     sign = 1 if smaller else -1
@@ -157,11 +162,17 @@ def ordered(
         ((line, found) for line, found in each if found),
         key=lambda pair: (sign * round(mean_std(pair[1].values())[0], EQUAL), "") if ranked else (0.0, pair[0].label),
     )
-    tests = to_the_first(
-        [found for _, found in valued],
-        paired if test == "t" else anytime,
-        lambda i, j: ranked and alike(valued[i][0], valued[j][0]),
-    )
+
+    def is_untested(a: Line, b: Line) -> bool:
+        return any(bool(line.diverged) or withdrawn(line) for line in (a, b))
+
+    def is_tested(i: int, j: int) -> bool:
+        a, b = valued[i][0], valued[j][0]
+        return ranked and not is_untested(a, b) and alike(a, b)
+
+    family = [line for line, found in each if found or (line.diverged and line.runs)]
+    untested = sum(ranked and is_untested(a, b) and alike(a, b) for a, b in combinations(family, 2))
+    tests = to_the_first([found for _, found in valued], paired if test == "t" else anytime, is_tested, untested)
     others = []
     for (line, _), (found, p) in zip(valued[1:], tests, strict=True):
         kept = replace(found, low=None, high=None, p=None) if p is None else replace(found, p=p)

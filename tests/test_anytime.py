@@ -333,6 +333,8 @@ def test_to_the_first_by_hand() -> None:
     assert (second.p, third.p) == (p[0], p[1]) and [one, two] == holm(p)[:2] and one == pytest.approx(3 * p[0])
     (_, one), (third, two) = to_the_first(values, paired, lambda i, j: (i, j) != (0, 2))
     assert one == pytest.approx(2 * p[0]) and two is None and third.p == p[1]
+    (_, one), (_, two) = to_the_first(values, paired, lambda i, j: (i, j) == (0, 1), untested=2)
+    assert one == pytest.approx(3 * p[0]) and two is None
     assert to_the_first(values[:1], paired) == to_the_first([], paired) == []
     assert to_the_first(values, anytime)[0][0] == anytime(values[1], values[0])
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pfl_ops.comparison import Line, ordered
+from pfl_ops.comparison import Line, Test, ordered
 from pfl_ops.results import Result
 from pfl_ops.statistics import anytime, paired
 
@@ -67,4 +67,24 @@ def test_lines_without_values_come_last_and_are_not_tested() -> None:
     lost = line("lost", {0: 0.9, 1: 0.9}, diverged=("seed 2 diverged at round 7",))
     found = ordered([lost, line("second", SECOND), line("first", FIRST)], values, "t")
     assert [one.label for one in found] == ["first", "second", "lost"]
-    assert values(lost) == {} and found[2].difference is None and found[1].single_p == found[1].difference.p
+    assert values(lost) == {} and found[2].difference is None and found[1].difference.p is not None
+
+
+@pytest.mark.parametrize("test", ["t", "anytime"])
+def test_results_take_no_pair_out_of_the_family(test: Test) -> None:
+    """Three pairs, of which results leave one: the third line's choice was changed, or a seed diverged.
+
+    The p value of the second line was smaller afterwards, by a factor of 3, with the same values."""
+    lines = [line("first", FIRST), line("third", THIRD), line("other", SECOND)]
+    single = {"t": paired, "anytime": anytime}[test](THIRD, FIRST).p
+    expected = pytest.approx(3 * single)
+    assert ordered(lines, values, test)[2].difference.p == expected
+    changed = ordered(lines, values, test, withdrawn=lambda one: one.label == "other")
+    assert changed[1].label == "other" and changed[1].difference.p is changed[1].single_p is None
+    assert changed[2].difference.p == expected and changed[2].single_p == single
+    lost = line("other", SECOND, diverged=("seed 3 diverged at round 7",))
+    assert ordered([*lines[:2], lost], values, test)[1].difference.p == expected
+    with_all_lost = ordered([*lines[:2], line("none", {}, diverged=("seed 0 diverged at round 7",))], values, test)
+    assert with_all_lost[1].difference.p == single  # it was never tested
+    unlike = ordered([*lines[:2], lost], values, test, alike=lambda a, b: "other" not in (a.label, b.label))
+    assert unlike[1].difference.p == single

@@ -118,6 +118,7 @@ def to_the_first(
     values: Sequence[Mapping[int, float]],
     test: Callable[[Mapping[int, float], Mapping[int, float]], Difference],
     testable: Callable[[int, int], bool] = lambda i, j: True,
+    untested: int = 0,
 ) -> list[tuple[Difference, float | None]]:
     """Test every setting but the first against the first one, which the same values put first.
 
@@ -126,6 +127,7 @@ def to_the_first(
     Args:
         values: of each setting, seed -> value. test: of two of them, `paired` or `anytime`.
         testable: False if two settings, by their places in `values`, must not be tested; their pair is not counted.
+        untested: number of further pairs in the family, each with p = 1: those that results have left without a test.
     Returns:
         [(test of values[i] less values[0], its corrected p), ...] for i = 1, 2, ...; the corrected p is None if there
         is no test.
@@ -133,7 +135,8 @@ def to_the_first(
     pairs = list(combinations(range(len(values)), 2))
     first = [test(other, values[0]) for other in values[1:]]
     tests = [first[j - 1] if i == 0 else test(values[j], values[i]) for i, j in pairs]
-    corrected = holm([one.p if testable(*pair) else None for pair, one in zip(pairs, tests, strict=True)])
+    ps = [one.p if testable(*pair) else None for pair, one in zip(pairs, tests, strict=True)]
+    corrected = holm([*ps, *[1.0] * untested])
     return list(zip(first, corrected, strict=False))  # the pairs with the first stand in front
 
 

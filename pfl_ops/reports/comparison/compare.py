@@ -369,14 +369,14 @@ def _ordered(
         return {} if line.unfinished else line.values(metric, at)
 
     def alike(a: Line, b: Line) -> bool:
-        if _has_one_of(late, a) or _has_one_of(late, b):
-            return False
         if at == "best" or not (same_clients(a.runs, b.runs, metric) and same_machines(a.runs, b.runs, metric)):
             return False
         return not differing(a.runs[0], b.runs[0], metric) and same_partitions(a.runs, b.runs)
 
     smaller, ranked = metrics.smaller_is_better(metric), not metrics.is_neutral(metric)
-    found = ordered(lines, values, test, smaller=smaller, ranked=ranked, alike=alike)
+    found = ordered(
+        lines, values, test, smaller=smaller, ranked=ranked, alike=alike, withdrawn=lambda line: _has_one_of(late, line)
+    )
     fair = all(comparable(line.runs[0], found[0].runs[0], metric) for line in found if line.difference)
     return found, fair and at == "final"
 

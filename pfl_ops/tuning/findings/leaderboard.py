@@ -141,7 +141,8 @@ def compared(entries: Sequence[MethodStudy]) -> tuple[Line, ...]:
         lambda line: of[line.label].scores,
         p_test(entries),
         smaller=not entries[0].larger,
-        alike=lambda a, b: not differing(of[a.label], of[b.label]) and not (changed & {a.label, b.label}),
+        alike=lambda a, b: not differing(of[a.label], of[b.label]),
+        withdrawn=lambda line: line.label in changed,
     )
 
 
