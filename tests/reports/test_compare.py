@@ -466,6 +466,15 @@ def test_a_label_is_the_method_and_what_tells_its_lines_apart() -> None:
     ]  # fmt: skip
 
 
+def test_rows_with_one_name_are_told_apart_by_the_seed_of_the_partition() -> None:
+    """They were "fedavg #3927e8" and "fedavg #ca9cee", and nothing said which one has one partition for all seeds."""
+    rows = [flat("fedavg"), flat("fedavg", partition__seed=5), flat("fliu", partition__seed=5)]
+    assert [label for label, _ in labels(rows)] == ["fedavg", "fedavg, partition.seed 5", "fliu"]
+    rows[1] = flat("fedavg", partition__seed=5, training__lr=0.1)
+    assert [label for label, _ in labels(rows)] == ["fedavg, lr 0.05", "fedavg, lr 0.1", "fliu"]
+    assert [label for label, _ in labels(rows[:1] * 2, ["trial-001"] * 2)] == ["trial-001"] * 2
+
+
 def test_settings_of_a_kind_are_told_by_the_kind() -> None:
     rows = [flat("fliu", algorithm__gamma__kind="adaptive"), flat("fliu", algorithm__gamma__kind="fixed")]
     assert [label for label, _ in labels(rows)] == ["fliu, gamma adaptive", "fliu, gamma fixed"]
@@ -879,6 +888,10 @@ def test_best_rounds_of_other_looks_take_the_p_value_and_are_named(made: Any, sh
     assert best.lines[1].difference and best.lines[1].difference.p is None
     (line,) = go(store, metric="acc", target=0.5, with_clients=False).complaints
     assert line == "other rounds have acc, so rounds to a target differ: 1 to 5 ('fedavg'); 3, 5 ('fliu')"
+    for curve in (curves[run.run_id] for run in runs if run.params["algorithm.name"] == "fliu"):
+        del curve["test/L1/acc"]
+    (line,) = go(shelf(runs, curves), metric="acc", target=0.5, with_clients=False).complaints
+    assert line == "other rounds have acc, so rounds to a target differ: 1 to 5 ('fedavg'); none ('fliu')"
 
 
 def test_line_without_best_value_not_in_note_on_best_rounds(made: Any, shelf: Any) -> None:

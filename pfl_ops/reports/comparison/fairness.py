@@ -251,7 +251,7 @@ def _machines(rows: LabelledRuns, metric: str) -> str:
 def _other_rounds_to(rows: LabelledRuns, metric: str) -> str:
     """Return the line on rounds to a target that were looked for in other rounds."""
     what = f"other rounds have {metric}, so rounds to a target differ"
-    return _different(rows, what, lambda run: _few_numbers(rounds_scored(run, metric)))
+    return _different(rows, what, lambda run: _few_numbers(rounds_scored(run, metric)) or "none")
 
 
 def _sampled(run: Result) -> str:
