@@ -1,5 +1,6 @@
 """A suite's claims, judged in the paper's own numbers and in ours."""
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -245,7 +246,9 @@ def standing(verdict: Verdict) -> str:
         return f"e = {number(supporting)}, decided after {seeds} seeds"
     if verdict.status == "does not hold":
         return f"e = {number(opposing)} against it, decided after {seeds} seeds"
-    needed = f"e = {number(supporting)} for it, {number(opposing)} against it; {number(min(verdict.needed))} needed"
+    least = min(verdict.needed)
+    es = f"e = {number(supporting, least)} for it, {number(opposing, least)} against it"
+    needed = f"{es}; {number(least)} needed"
     at = [one.where for one in verdict.instances if one.most is not None]
     if verdict.evidence.n < 2 and not at:
         return needed
@@ -260,9 +263,14 @@ def standing(verdict: Verdict) -> str:
     return needed + (f", about {seeds} seeds" if seeds else f", more than {FARTHEST:,} seeds")
 
 
-def number(e: float) -> str:
-    """An e-value with two digits, or as whole number from 10 on."""
-    return f"{e:,.0f}" if 10 <= e < 1e6 else f"{e:.2g}"
+def number(e: float, needed: float = math.inf) -> str:
+    """Return an e-value with two digits, or as whole number from 10 on; one below `needed` is not rounded up to it.
+
+    >>> number(9.44), number(119.7), number(119.7, needed=120), number(120.2, needed=120)
+    ('9.4', '120', '119', '120')
+    """
+    whole = math.floor(e) if e < needed <= round(e) else e
+    return f"{whole:,.0f}" if 10 <= e < 1e6 else f"{e:.2g}"
 
 
 def _instance(one: Instance, absent: str) -> str:
