@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pfl_ops.results import Result
 
 SAMPLED = "Acc(G) is from a sample of the validation data; all: evaluation.subset=none"
+DIVISORS = "that of FedAvg's scores, which all trials are divided by"
 
 MOST_TIED = 8  # trials that a line names
 
@@ -243,7 +244,8 @@ class Study:
             confirmed = self.confirmation
             mean = confirmed.standard_error if confirmed else None
             new = f", of the mean over new seeds {deviation(mean, confirmed.metric)}" if confirmed and mean else ""
-            told.append(f"standard error of the evaluation {' and '.join(errors)}{new} ({SAMPLED})")
+            without = "" if self.baselines is None else f", without {DIVISORS}"
+            told.append(f"standard error of the evaluation {' and '.join(errors)}{new}{without} ({SAMPLED})")
         return f"noise of trial {self.trial:03d}'s value: {'; '.join(told)}" if told else ""
 
     @property
