@@ -22,3 +22,5 @@ def test_a_run_without_any_fault_is_read_whole_and_leaves_nothing(
         checks.leftovers(there, verdict)
     assert verdict.survived, verdict
     assert list(found.statuses.values()) == [["FINISHED"]] and found.points and found.files
+    # another run of the same command has other times and another peak of memory
+    assert not [name for name in found.points if "second" in name or "peak" in name]
