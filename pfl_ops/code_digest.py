@@ -91,8 +91,8 @@ EQUAL = {
 
 A method got an option, which is in its `added` so that its default keeps the hashes of finished runs. Or code became
 faster, refuses networks or settings that it took before, takes some that it refused, or states other settings as being
-without effect; or a helper of a network changed that it does not call. `pinned_results.csv` and tests of the method, or of the partition (`test_partition`, `test_cut`), hold
-that no number moved.
+without effect; or a helper of a network changed that it does not call. `pinned_results.csv` and tests of the method, or
+of the partition (`test_partition`, `test_cut`), hold that no number moved.
 """
 
 WORDS = {"title", "description"}
