@@ -256,7 +256,9 @@ class Dataset:
 
     def _remarks_on_owners(self) -> tuple[str, ...]:
         """A line if a file of one's own has no clients, and a column whose name says the owner of a sample."""
-        return () if self.source is None or self.files.has("client_train") else owners.remarks(self.source, self.name)
+        if self.source is None:
+            return ()
+        return owners.remarks(self.source, self.name, clients=self.files.has("client_train"))
 
     def _remarks_on_shape(self) -> tuple[str, ...]:
         """A line if images of a file of one's own have a height of 1 or 3 and many channels, as those with channels

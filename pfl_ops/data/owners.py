@@ -1,7 +1,8 @@
-"""Owners of samples under other names than pfl-ops reads.
+"""Owners of samples, and their part in training or testing, under other names than pfl-ops reads.
 
-Files of other programs have a column, or an array, `client_id` or `user`. It is not read as such: a partition makes the
-clients, and a column is a feature. So a line says what happens to it.
+Files of other programs have a column, or an array, `client_id` or `user`, or a column `Split` or `is_test`. It is not
+read as such: a partition makes the clients, test samples are drawn, and a column is a feature. So a line says what
+happens to it.
 """
 
 import re
@@ -13,6 +14,7 @@ from pfl_ops.data.npz import DataError
 from pfl_ops.errors import echo
 
 OWNER = re.compile(r"(client|user|owner|silo)(s|ids?|nos?|nrs?|numbers?|names?)?(train|test)?")
+SPLIT = re.compile(r"(is)?(split|train|test|traintest|holdout|fold|subset)s?")
 """Such names, in lower case and letters alone."""
 
 
@@ -22,7 +24,20 @@ def owner_in(names: Iterable[str]) -> str | None:
     >>> owner_in(["age", "Client_ID", "user"]), owner_in(["age", "client_income"])
     ('Client_ID', None)
     """
-    return next((name for name in names if OWNER.fullmatch(re.sub("[^a-z]", "", name.lower()))), None)
+    return _first(OWNER, names)
+
+
+def split_in(names: Iterable[str]) -> str | None:
+    """Return the first of these names that says what a sample is for, training or testing; None: none does.
+
+    >>> split_in(["age", "Split"]), split_in(["is_test"]), split_in(["test_score"])
+    ('Split', 'is_test', None)
+    """
+    return _first(SPLIT, names)
+
+
+def _first(pattern: re.Pattern[str], names: Iterable[str]) -> str | None:
+    return next((name for name in names if pattern.fullmatch(re.sub("[^a-z]", "", name.lower()))), None)
 
 
 NUMBERS_SHOWN = 5
@@ -42,20 +57,26 @@ def numbering(clients: Sequence[int], names: Sequence[object]) -> str:
     return ", ".join([*(f"{k} is {echo(names[k], 30)}" for k in clients[:NUMBERS_SHOWN]), *last])
 
 
-def remarks(source: Path, name: str) -> tuple[str, ...]:
-    """Return the line on a file without clients that has such a column, or array; (): it has none.
+def remarks(source: Path, name: str, *, clients: bool) -> tuple[str, ...]:
+    """Return the lines on a file with such columns, or arrays, in the place of its clients or its split; (): none.
 
     Args:
-        source: a file of the user's own, .npz, .csv or .parquet. name: the data set's.
+        source: a file of the user's own, .npz, .csv or .parquet. name: the data set's. clients: it has them.
     """
     is_table = source.suffix in (".csv", ".parquet")
     try:
-        found = owner_in(tables.read_names(source) if is_table else npz.read_names(source))
+        names = tables.read_names(source) if is_table else npz.read_names(source)
     except (OSError, ValueError, DataError):  # the file changed since: the cache has what is used
         return ()
-    if found is None:
-        return ()
-    shown = echo(found, 30)
-    if is_table:
-        return (f"column '{shown}' is a feature, and {name} has no clients; their column is named client",)
-    return (f"array '{shown}' is left alone, and {name} has no clients; owners are client_train, client_test",)
+    told = []
+    if not clients and (found := owner_in(names)) is not None:
+        shown = echo(found, 30)
+        told.append(
+            f"column '{shown}' is a feature, and {name} has no clients; their column is named client"
+            if is_table
+            else f"array '{shown}' is left alone, and {name} has no clients; owners are client_train, client_test"
+        )
+    if is_table and "split" not in names and (found := split_in(names)) is not None:
+        own = f"{name} has no test samples of its own"
+        told.append(f"column '{echo(found, 30)}' is a feature, and {own}; their column is named split")
+    return tuple(told)

@@ -213,6 +213,16 @@ def test_owners_under_another_name_are_named(save: Save, name: str) -> None:
     assert build_clients(data, PARTITIONS.get("iid")(clients=2), seed=0, split="test").remarks[0] == told
 
 
+@pytest.mark.parametrize("name", ["Split", "is_test", "train/test", "Fold"])
+def test_a_split_under_another_name_is_named(save: Save, name: str) -> None:
+    """Numbers in such a column are a feature, and test samples are drawn; one line says so."""
+    data = load(DataSection(name=str(save(frame(**{name: np.arange(60) % 2})))))
+    told = f"column '{name}' is a feature, and mine has no test samples of its own; their column is named split"
+    assert data.remarks == (told,)
+    split = np.resize(["train", "train", "train", "test"], 60)
+    assert load(DataSection(name=str(save(frame(split=split, **{name: np.arange(60) % 2}))))).remarks == ()
+
+
 def test_features_and_known_clients_make_no_line_on_owners(save: Save) -> None:
     """No line about a feature whose name only begins so, nor about a client's number beside `client`."""
     assert load(DataSection(name=str(save(frame(client=None, user_age=np.arange(60)))))).remarks == ()
