@@ -255,7 +255,7 @@ class Dataset:
         )
 
     def _remarks_on_owners(self) -> tuple[str, ...]:
-        """A line if a file of one's own has no clients, and a column whose name says the owner of a sample."""
+        """Lines on columns of one's own file whose names say a sample's owner, or if it is for training or testing."""
         if self.source is None:
             return ()
         return owners.remarks(self.source, self.name, clients=self.files.has("client_train"))
