@@ -33,7 +33,8 @@ class FedPAC(Algorithm):
     Stages: L1 is (Θ_body, combined h_k) with the new Θ_body, L2 is (body_k, h_k) as trained, G is Θ_body with the mean
         of all N heads.
     Sent: up the model, g_k, V_k and the class means after training, down the model and the c̄_c, for each client of the
-        cohort; class counts are the server's already.
+        cohort; without `combine` the body in the model's place, no g_k and no V_k. Class counts are the server's
+        already.
 
     Source: Xu, Tong, Huang, "Personalized Federated Learning with Feature Alignment and Classifier Collaboration",
     ICLR 2023, Algorithm 1 (arXiv 2306.11867).
@@ -45,9 +46,7 @@ class FedPAC(Algorithm):
     lam: float = Field(1.0, ge=0, title="λ", description="pull of features towards their class's centre")
     head_lr: float = Field(0.1, gt=0, title="η_h", description="learning rate of the head, by SGD")
     head_epochs: int = Field(1, ge=1, le=10_000, title="E_h", description="epochs of the head, before the body's")
-    combine: bool = Field(
-        True, description="heads are combined over clients; off: each keeps its own (traffic is counted alike)"
-    )
+    combine: bool = Field(True, description="heads are combined over clients; off: each keeps its own")
 
     def init(self, task: Task) -> State:
         needs_body(task, self.name)
@@ -79,7 +78,8 @@ class FedPAC(Algorithm):
         seen = mass.sum(dim=0)
         new = torch.einsum("kl,kld->ld", mass, r.class_means(w)) / seen.clamp(min=1)[:, None]
         heads = combination(g.flatten(1), variance).to(w) @ w[:, head] if self.combine else w[:, head]
-        r.sent(up=r.layout.size + 2 * new.numel() + 1, down=r.layout.size + new.numel())
+        model = r.layout.size if self.combine else shared.numel()
+        r.sent(up=model + new.numel() + (g[0].numel() + 1) * self.combine, down=model + new.numel())
         return (
             {"body": shared, "head": Rows(r.cohort, heads), "centres": new, "known": (seen > 0).to(seen)},
             {"L2": Models(w, r.cohort), "G": lambda _: with_mean_head(shared, s["head"], r.cohort, heads)},

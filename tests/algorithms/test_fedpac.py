@@ -224,12 +224,16 @@ def test_a_network_without_a_body_is_refused():
         quadratic_play(FedPAC(), [0, 6])
 
 
-def test_what_is_sent():
-    """P = 6; 2 x 2 numbers for each of g, class means and centres; V is one."""
-    play = MethodSimulation(federation(SAMPLES), FedPAC(), training())
+@pytest.mark.parametrize(
+    ("combine", "up", "down"), [(True, 6 + 4 + 4 + 1, 6 + 4), (False, 2 + 4, 2 + 4)], ids=["combined", "own heads"]
+)
+def test_what_is_sent(combine, up, down):
+    """P = 6, 2 of it the body's; 2 x 2 numbers for each of g, class means and centres; V is one. Heads that stay at
+    home need neither g nor V."""
+    play = MethodSimulation(federation(SAMPLES), FedPAC(combine=combine), training())
     r = play.at([0, 1])
     play.method.round(play.state, r)
-    assert (r.traffic.up, r.traffic.down) == (6 + 4 + 4 + 1, 6 + 4)
+    assert (r.traffic.up, r.traffic.down) == (up, down)
 
 
 class TestContract(AlgorithmContract):
