@@ -268,6 +268,7 @@ def entry(method, value, scores, *, mode="max", error="", diverged=None, errors=
             confirmation=None,
             standard_errors=errors or {},
             ends=(),
+            tie_note="",
             test_data_notes=(),
         ),
         error,
@@ -280,6 +281,15 @@ def test_one_seed_tells_no_difference():
     assert table["method"].tolist() == ["rival", "toy"] and table["difference"][1] == pytest.approx(-0.1)
     assert table[["std", "low", "high", "p", "p_holm"]].isna().all(axis=None)
     assert any("One seed: no spread" in note for note in leaderboard_notes.notes(entries, table))
+
+
+def test_trials_as_good_as_the_choice_are_named_by_method():
+    """Of a worst client's accuracy all trials had 0: the choice of each method was its first trial, with no line."""
+    entries = [entry("toy", 0.0, {0: 0.5}), entry("rival", 0.0, {0: 0.6})]
+    line = "as good in the search as trial 000, and later, so not chosen: 001, 002"
+    entries[1].study.tie_note = line
+    notes = leaderboard_notes.notes(entries, leaderboard.leaderboard(entries))
+    assert f"rival: {line}." in notes and not any(note.startswith("toy: ") for note in notes)
 
 
 def test_mean_over_a_part_of_the_tests_says_so():

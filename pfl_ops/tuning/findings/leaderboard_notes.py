@@ -38,6 +38,7 @@ def notes(entries: Sequence[MethodStudy], table: pd.DataFrame) -> tuple[str, ...
             _seeds_per_trial(entries),
             _evaluation_errors(entries),
             _confirmed(entries),
+            *_ties(entries),
             _unfair(first, unlike),
             _changed(changed),
             _shared(entries),
@@ -171,6 +172,12 @@ def _confirmed(entries: Sequence[MethodStudy]) -> str:
             told.append(f"{entry.plan.method} {how} after {len(found.seeds)}{changed}")
     how = "Chosen among the best configurations, repeated with new seeds on validation data"
     return f"{how}: {'; '.join(told)}." if told else ""
+
+
+def _ties(entries: Sequence[MethodStudy]) -> list[str]:
+    """Lines on trials that were as good in the search as the choice: it was the first of them."""
+    told = ((entry.plan.method, entry.study.tie_note) for entry in entries if entry.study)
+    return [f"{method}: {note}." for method, note in told if note]
 
 
 def _unlike(entries: Sequence[MethodStudy], table: pd.DataFrame) -> dict[str, str]:
