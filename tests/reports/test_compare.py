@@ -982,6 +982,10 @@ def test_cohorts_that_a_method_draws_itself_are_cohorts_too(made: Any, shelf: An
     assert f"a score at L2 is of a cohort alone: {told}" in best.complaints
     last = go(shelf(runs), metric="L2/local/mean", with_clients=False)
     assert not any("cohort" in line for line in last.complaints)
+    tracked = go(shelf(runs), metric="final/test/L2/local/mean", with_clients=False)  # as MLflow names it
+    assert tracked.complaints == last.complaints and tracked.metric == "test/L2/local/mean"
+    with pytest.raises(PflOpsError, match="no value at the best round"):
+        go(shelf(runs), metric="final/test/L2/local/mean", at="best", with_clients=False)
     assert any("drdm (L2) is scored on that round" in line for line in best_notes(last, last.groups[0]))
 
 

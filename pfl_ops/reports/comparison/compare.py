@@ -177,6 +177,8 @@ def compare(
     if metric is not None and metric.startswith("best/") and metric != BEST_ROUND:
         rest = echo(metric.removeprefix("best/"))
         raise PflOpsError(f"values of best rounds, which have no p value, are compared by {rest} at='best' (--at best)")
+    if metric is not None and at == "final":
+        metric = metric.removeprefix("final/")  # the same value; curves and the clients behind it go by the bare key
     aim = TARGETED if metric is None else metric
     if target is not None:
         _check_target(target, aim)
