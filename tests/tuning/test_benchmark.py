@@ -689,6 +689,8 @@ def test_a_method_that_diverged_in_a_test_run_has_no_mean_no_rank_and_no_p_value
     row = table.iloc[2]
     assert row["status"] == "diverged" and row["diverged_tests"] == 1 and pd.isna(row["rank"])
     assert row[["test", "std", "local", "worst", "difference", "p", "p_holm"]].isna().all()
+    assert table["p_holm"][1] == min(1, 3 * table["p"][1])  # its two pairs stay in the family
+    assert any("p corrected for all pairs of methods (Holm)" in n for n in leaderboard_notes.notes(entries, table))
     said = "1 of 3 test runs: seed 2 diverged at round 7, client 12, lr 0.4"
     assert row["error"] == said
     assert f"| diverged: {said} |" in leaderboard.markdown(table, leaderboard_notes.notes(entries, table))

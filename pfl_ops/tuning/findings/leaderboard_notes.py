@@ -129,7 +129,8 @@ def _seeds(entries: Sequence[MethodStudy], table: pd.DataFrame, untested: Collec
     seeds = " to ".join(map(str, sorted({tested["p_seeds"].min(), tested["p_seeds"].max()})))
     test: Test = table["p_test"].iloc[0]
     how = f"{TESTS[test]} over {seeds} seeds, {TEST_SEEDS[test]}, on the same partition in each"
-    how += ", p corrected for all pairs of methods (Holm)" if len(good) > 2 else ""
+    family = len(good) + int(((table["status"] == "diverged") & (table["test_runs"] > 0)).sum())
+    how += ", p corrected for all pairs of methods (Holm)" if family > 2 else ""
     first = good["method"].iloc[0]
     told = [f"{'not ' * bool(close)}told apart from {first}: {', '.join(close or worse)}"] if close or worse else []
     told += [f"better than {first} over the seeds that both have: {', '.join(better)}"] if better else []
