@@ -1009,6 +1009,21 @@ def test_l2_of_best_rounds_is_said_to_be_of_a_cohort(made: Any, shelf: Any) -> N
     assert last.complaints == () and not any("cohort" in line for line in results(last, last.groups[0]).notes)
 
 
+def test_a_best_round_by_another_stage_is_named(made: Any, shelf: Any) -> None:
+    """With evaluation.stages=G the curves of ditto, judged at L1, have G alone: its best round is by Acc of G."""
+    runs = [made("fliu", 0, 0.6), made("ditto", 0, 0.5, **{"evaluation.stages": "G"})]
+    for run in runs:
+        own = {key: value for key, value in run.metrics.items() if not key.startswith("best/test/")}
+        run.metrics.clear()
+        stage = "L1" if run.params["algorithm.name"] == "fliu" else "G"
+        run.metrics.update({**own, "best/round": 2.0, f"best/test/{stage}/local/mean": 0.5})
+    found = go(shelf(runs), metric="local/mean", with_clients=False)
+    told = "best round: that of 'ditto' is by another stage, since its own has no curves"
+    assert told in best_notes(found, found.groups[0])
+    fair = go(shelf(runs[:1]), metric="local/mean", with_clients=False)
+    assert not any("another stage" in note for note in best_notes(fair, fair.groups[0]))
+
+
 def test_mean_over_some_repetitions_says_of_how_many(made: Any, shelf: Any) -> None:
     """Two of three seeds have a client with ten samples: (0.2 + 0.4) / 2; all of them have Acc(L)."""
     runs = [made("fliu", s, 0.6) for s in range(3)]

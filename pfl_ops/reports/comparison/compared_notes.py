@@ -6,7 +6,7 @@ from pfl_ops import metrics
 from pfl_ops.comparison import Line
 from pfl_ops.display.tables import covered, loss_notes, sampling_notes
 from pfl_ops.errors import count
-from pfl_ops.reports.comparison.comparison_data import ComparisonData, Group
+from pfl_ops.reports.comparison.comparison_data import BEST_ROUND, ComparisonData, Group
 from pfl_ops.reports.comparison.fairness import ABSENT, clients_at_l2, other_best_of, scored_cohort, some_labels
 from pfl_ops.results import Result
 
@@ -33,7 +33,12 @@ def best_notes(c: ComparisonData, group: Group) -> tuple[str, ...]:
             f"best round: {', '.join(line.label for line in of_cohort)} (L2) is scored on that round's cohort "
             f"alone, other stages {'' if some else 'and the last round '}on absent clients too"
         )
-    with_best = {line.label: line.runs for line in group.lines if line.values("best/round")}  # trials have none
+    elsewhere = [
+        line.label for line in group.lines if line.values(BEST_ROUND) and not line.values("local/mean", "best")
+    ]
+    if elsewhere:
+        found.append(f"best round: that of {some_labels(elsewhere)} is by another stage, since its own has no curves")
+    with_best = {line.label: line.runs for line in group.lines if line.values(BEST_ROUND)}  # trials have none
     if c.at == "final" and (other := other_best_of(with_best)):
         found.append(other)
     return tuple(found)
