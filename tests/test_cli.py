@@ -833,6 +833,8 @@ def test_run_says_which_settings_have_no_effect() -> None:
     assert told.exit_code == 0, told.output
     assert told.stderr.splitlines()[0] == "without effect: participation.weighting (the method does not read it)"
     assert "without effect" not in cli("run", "fedavg", *words).stderr
+    in_steps = ("--local-steps", "2", "--local-epochs", "none")  # none is how one says so
+    assert "without effect" not in cli("run", "fedavg", *words, *in_steps).stderr
 
 
 def test_tune_passes_the_numbers_to_confirm_on(study: list[dict[str, Any]]) -> None:

@@ -296,19 +296,28 @@ def without_effect(idle: Mapping[str, Mapping[str, str]]) -> str:
     return f"without effect: {'; '.join(lines)}" if lines else ""
 
 
+def unread(experiment: "Experiment", given: Iterable[str]) -> dict[str, str]:
+    """Return those of some settings that change no result: path -> why. One that is set to none is left out.
+
+    >>> from pfl_ops.config.experiment import Experiment
+    >>> given = {"training.local_epochs": None, "training.local_steps": 3, "data.test_share": 0.5}
+    >>> unread(Experiment.of("fedavg", **given), given)
+    {'data.test_share': 'read with data.pooled only'}
+    """
+    idle, settings = experiment.without_effect(), experiment.flat
+    return {path: idle[path] for path in given if path in idle and settings[path] is not None}
+
+
 def unread_by(studies: Iterable["Settings"], held: Iterable[str]) -> str:
     """Return the line of `without_effect` on settings that a command line holds, and on those that studies search."""
     from pfl_ops import spaces
 
-    given = list(held)
-    return without_effect(
-        {
-            study.experiment.algorithm.name: spaces.idle(
-                study.space, study.in_environments, [*given, *study.space.keys]
-            )
-            for study in studies
-        }
-    )
+    given, found = list(held), {}
+    for study in studies:
+        settings = study.experiment.flat
+        paths = [*(path for path in given if settings.get(path) is not None), *study.space.keys]
+        found[study.experiment.algorithm.name] = spaces.idle(study.space, study.in_environments, paths)
+    return without_effect(found)
 
 
 def execution_of(flags: Mapping[str, str | None]) -> "Execution":

@@ -20,6 +20,7 @@ from pfl_ops.cli.options import (
     experiment_of,
     option,
     settings_of,
+    unread,
     with_flags,
     without_effect,
 )
@@ -91,9 +92,9 @@ def run(
         if is_given and not resume:
             raise PflOpsError(f"--no-resume runs the repetitions one after another, here; leave it or {flag} out")
     where: dict[str, Any] = {"data_dir": data_dir, "execution": execution}
-    idle, given = experiment.without_effect(), {**settings_of(EXPERIMENT, flags), **assignments(sets)}
-    if unread := without_effect({experiment.algorithm.name: {path: idle[path] for path in given if path in idle}}):
-        say(err(), unread)
+    idle = unread(experiment, {**settings_of(EXPERIMENT, flags), **assignments(sets)})
+    if told := without_effect({experiment.algorithm.name: idle}):
+        say(err(), told)
     if dry_run:
         if address is not None:
             from pfl_ops.jobs.resources import check_address
