@@ -166,14 +166,16 @@ def idle(space: Space, experiments: Iterable["Experiment"], paths: Collection[st
     {}
     """
     reasons: dict[str, str] = {}
-    read: set[str] = set()
+    left = set(paths)  # not read at any point yet
     for experiment in experiments:
         for _, point in _examples(space):
+            if not left:
+                return {}
             unread = experiment.override(point).without_effect()
-            here = {path for path in paths if path in point or path not in space.keys}
-            read |= here - unread.keys()
+            here = {path for path in left if path in point or path not in space.keys}
+            left -= here - unread.keys()
             reasons |= {path: unread[path] for path in here & unread.keys()}
-    return {path: reasons[path] for path in paths if path in reasons and path not in read}
+    return {path: reasons[path] for path in paths if path in left and path in reasons}
 
 
 def _examples(space: Space) -> Iterator[tuple[str, Point]]:
