@@ -6,9 +6,11 @@ import pytest
 import torch
 
 from pfl_ops import spaces
+from pfl_ops.algorithms import ALGORITHMS
 from pfl_ops.cli.options import without_effect
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.config.without_effect import OPTIONS
+from pfl_ops.data.partition import PARTITIONS
 from pfl_ops.federation.settings import Execution
 
 LOOP = Execution(device="cpu", way="loop", threads=1, workers=1)
@@ -102,6 +104,15 @@ def test_an_option_that_is_read_changes_results(method, options, name, other):
     experiment, path = of(method, options), f"algorithm.{name}"
     assert path not in experiment.without_effect()
     assert not are_equal(experiment, experiment.override({path: other}))
+
+
+@pytest.mark.parametrize("partition", PARTITIONS.builtin)
+def test_rules_take_every_method_with_every_partition(partition):
+    """The clients of `natural` and of a file are not known before the data are: FedFomo's rule counts them."""
+    given = {"path": "mine.json"} if partition == "file" else {}
+    for method in ALGORITHMS.builtin:
+        experiment = Experiment.of(method, partition=partition, **{f"partition.{k}": v for k, v in given.items()})
+        assert "algorithm.explore" not in experiment.without_effect()
 
 
 def test_every_rule_has_its_cases():

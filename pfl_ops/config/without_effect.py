@@ -22,8 +22,9 @@ def _aligns_in_epochs(settings: Mapping[str, Any]) -> bool:
 
 
 def _chooses(settings: Mapping[str, Any]) -> bool:
-    """True if a client of FedFomo may have more candidates than it judges."""
-    return bool(settings["algorithm.candidates"] < settings["partition.clients"])
+    """True if a client of FedFomo may have more candidates than it judges; None: the data have their own clients."""
+    clients = settings.get("partition.clients")
+    return clients is None or bool(settings["algorithm.candidates"] < clients)
 
 
 FEDPG: Mapping[str, Rule] = {
