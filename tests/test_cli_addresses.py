@@ -85,6 +85,16 @@ def test_a_work_folder_is_checked_first(refused, command, tmp_path, monkeypatch)
     )
 
 
+@pytest.mark.parametrize("command", COMMANDS.values(), ids=list(COMMANDS))
+@pytest.mark.parametrize("name", ["file", "a?b", "a%20b"])
+def test_work_folder_that_no_address_has_is_refused(refused, command, name, tmp_path, monkeypatch):
+    """SQLAlchemy cuts a?b/mlflow.db off at '?', and MLflow keeps the artifacts of a%20b in another folder, 'a b'."""
+    monkeypatch.setenv("PFL_OPS_HOME", str(tmp_path / name))
+    err = refused(*command)
+    assert err.startswith(f"pfl-ops: the work folder {tmp_path}/{name} ") and err.count("\n") == 1
+    assert err.endswith("; name another by PFL_OPS_HOME\n")
+
+
 def test_a_folder_of_reports_is_checked_first(refused, tmp_path):
     err = refused("reproduce", "fliu/table1", "--reports", "file/x")
     assert err.startswith(f"pfl-ops: --reports {tmp_path}/file/x can't be written ({tmp_path}/file is not a folder); ")

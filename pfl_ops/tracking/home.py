@@ -4,12 +4,13 @@ import os
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import unquote
 
 from filelock import FileLock
 
 from pfl_ops.addresses import SQL_SCHEMES, check_database, check_server
 from pfl_ops.databases import check_sqlite
-from pfl_ops.errors import PflOpsError, nearest
+from pfl_ops.errors import LONGEST_PATH, PflOpsError, echo, nearest
 from pfl_ops.files import check_writable
 from pfl_ops.redaction import redact_address
 
@@ -32,10 +33,20 @@ class WorkFolder:
         """Return the work folder without making it.
 
         Raises:
-            PflOpsError: it could not be made or written.
+            PflOpsError: it could not be made or written, or an address can't have its path.
         """
         root = Path(path or os.environ.get("PFL_OPS_HOME") or "mlruns").expanduser().absolute()
         check_writable(root, "the work folder", "name another by PFL_OPS_HOME")
+        name = echo(root, LONGEST_PATH)
+        if root.exists() and not root.is_dir():
+            raise PflOpsError(
+                f"the work folder {name} can't be written (a file is there); name another by PFL_OPS_HOME"
+            )
+        if "?" in str(root) or unquote(str(root)) != str(root):  # addresses of databases and artifacts hold this path
+            raise PflOpsError(
+                f"the work folder {name} has '?', or '%' and two hexadecimal digits, in its path, which MLflow reads "
+                "as parts of an address; name another by PFL_OPS_HOME"
+            )
         return cls(root)
 
     @classmethod
