@@ -317,6 +317,13 @@ def test_errors_are_one_line_on_stderr(line: str, tmp_path: Path, monkeypatch: p
     assert not list(tmp_path.iterdir())
 
 
+def test_output_without_greek_letters_shows_question_marks() -> None:
+    """In Latin-1 (`LC_ALL=en_US`) a run of hours ended with an internal error where its table has '≥'."""
+    result = CliRunner(charset="latin-1").invoke(app, ["show", "fliu"])
+    assert result.exit_code == 0 and result.stderr == ""
+    assert "?_k ? train(?_k)" in result.stdout
+
+
 def test_debug_shows_the_traceback_wherever_it_stands() -> None:
     for words in (["--debug", "run", "flui"], ["run", "flui", "--debug"]):
         result = cli(*words)

@@ -10,7 +10,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup, TyperOption
 
 from pfl_ops.cli.hints import flag_hint
-from pfl_ops.cli.output import CLOSED, drop_output, flush, has_reader, open_missing_streams
+from pfl_ops.cli.output import CLOSED, drop_output, flush, has_reader, open_missing_streams, print_what_it_can
 from pfl_ops.cli.termination import sigterm_as_ctrl_c
 from pfl_ops.errors import LONGEST_PATH, PflOpsError, echo, in_a_line
 from pfl_ops.redaction import redact, redact_logs
@@ -58,6 +58,7 @@ class CommandGroup(TyperGroup):
         debug = DEBUG in line  # anywhere on the line, so that it can be added to a command that just failed
         kwargs |= {"args": [a for a in line if a != DEBUG], "standalone_mode": False, "prog_name": "pfl-ops"}
         open_missing_streams()
+        print_what_it_can()
         try:
             code = super().main(**kwargs)
             flush()

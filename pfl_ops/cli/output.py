@@ -1,6 +1,7 @@
 """The streams of the commands: results on stdout, progress on stderr."""
 
 import contextlib
+import io
 import os
 import select
 import shutil
@@ -82,6 +83,12 @@ def open_missing_streams() -> None:
             os.set_inheritable(number, True)
         if getattr(sys, name) is None:
             setattr(sys, name, open(number, mode, closefd=False))  # noqa: SIM115  (for the process's whole life)
+
+
+def print_what_it_can() -> None:
+    """Print '?' for what the encoding of standard output lacks (`LC_ALL=en_US` is Latin-1, without γ and ≥)."""
+    if isinstance(sys.stdout, io.TextIOWrapper) and not sys.stdout.encoding.lower().startswith("utf"):
+        sys.stdout.reconfigure(errors="replace")
 
 
 def flush() -> None:
