@@ -101,6 +101,8 @@ FILES: dict[str, str | bytes] = {
     "space_huge.yaml": f"training.local_epochs: {{int: [1, {'9' * 90}]}}\n",
     "space_step.yaml": "training.lr: {float: [0.1, 1], step: .nan}\n",
     "space_first.yaml": "training.local_epochs: {int: [1, 3]}\nfirst: [{training.local_epochs: .inf}]\n",
+    "space_when.yaml": "training.optimiser: {choice: [sgd, adam]}\n"
+    "training.lr: {float: [0.1, 1], when: {training.optimiser: []}}\n",
     "space_range.yaml": "training.lr: {float: [-1.0e+308, 1.0e+308], step: 1.0e-300}\n",
     "space_word.yaml": "training.lr: {float: [0.1, 1], Log: true}\n",
     "exit.py": "import sys\nsys.exit(3)\n",
@@ -375,6 +377,9 @@ PATHS = [
     Bad("space_step", "tune fedavg --search-space {folder}/space_step.yaml", "step must be a number above 0, got nan"),
     Bad("space_first", "tune fedavg --search-space {folder}/space_first.yaml", "inf is not a whole number"),
     Bad("space_range", "tune fedavg --search-space {folder}/space_range.yaml", "low must be at most high"),
+    Bad(
+        "space_when", "tune fedavg --search-space {folder}/space_when.yaml", "can't hold: training.optimiser has no va"
+    ),
     Bad("space_word", "tune fedavg --search-space {folder}/space_word.yaml", "Did you mean 'log'?"),
     Bad("csv_label", "run fedavg --dataset {folder}/no_label.csv", "needs one column label (or y); it has neither"),
     Bad("csv_text", "run fedavg --dataset {folder}/town.csv", "column 'town' holds string; features are numbers"),

@@ -129,6 +129,8 @@ def _conditions(given: Any, wrong: Refuse) -> Conditions:
         return ()
     if not isinstance(given, dict) or not given:
         raise wrong("when must be {field: value} or {field: [values]}")
+    if empty := [str(key) for key, values in given.items() if values == []]:
+        raise wrong(f"`when` can't hold: {empty[0]} has no value in it")
     return tuple((str(key), tuple(values if isinstance(values, list) else [values])) for key, values in given.items())
 
 
