@@ -70,6 +70,19 @@ def test_a_courier_tracks_a_run_whose_precision_needs_a_gpu(home, monkeypatch):
     assert [path.name for path in (home / "requests").iterdir()] == ["log"]
 
 
+def test_request_interrupted_while_it_is_written_leaves_no_draft(home, monkeypatch):
+    """SIGTERM or Ctrl-C in that moment left a hidden folder in `requests/` for good."""
+
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(requests, "write_whole", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            go(experiment(), home)
+    assert not list((home / "requests").iterdir())
+
+
 def test_a_courier_leaves_the_same_run_as_the_process_itself(home, tmp_path, furnish, monkeypatch):
     """All metrics but the clock's, all parameters, tags and artifacts; nothing of the request stays."""
     result = go(experiment(), home)

@@ -126,8 +126,10 @@ class RequestedRun:
             self._owner = FileLock(draft / OWNER)
             self._owner.acquire(timeout=0)
             draft.rename(self.folder)  # the lock stays: it is on the open file
-        except OSError as error:
+        except BaseException as error:  # Ctrl-C and SIGTERM too
             shutil.rmtree(draft, ignore_errors=True)
+            if not isinstance(error, OSError):
+                raise
             raise PflOpsError(f"can't write {self.folder}: {error.strerror}") from error
         self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._begun, self._has_courier = time.monotonic(), False
