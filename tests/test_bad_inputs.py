@@ -258,7 +258,14 @@ NUMBERS = [
     Bad("arabic_digits", "run fedavg --rounds ٣", "training.rounds (T) must be an integer"),
     Bad("bench_clients", f"bench --clients {10**18}", "--clients must be an integer in [1, 1,000,000]"),
     Bad("bench_dashes", "bench --other-load 2", "--other-load must be a number in [0, 1]"),
-    Bad("bench_nothing", "bench --precision ''", "'none' is the empty list"),
+    Bad("bench_nothing", "bench --precision ,", "'none' is the empty list"),
+    Bad("bench_empty", "bench --precision ''", "--precision is empty; give a value, or leave it out"),
+    Bad("uri_empty", ("run", "fedavg", "--tracking-uri", ""), "--tracking-uri is empty; give a value, or leave it out"),
+    Bad("uri_empty_by_equals", "run fedavg --tracking-uri=", "--tracking-uri is empty; give a value, or leave it out"),
+    Bad("storage_empty", ("tune", "fedavg", "--storage", ""), "--storage is empty; give a value, or leave it out"),
+    Bad(
+        "metric_empty", ("tune", "fedavg", "--metric", "val/L1/acc", "--metric", ""), "--metric is empty; give a value"
+    ),
     Bad("target", "compare --target nan", "--target must be a finite number"),
     Bad("choose_gpus", "reproduce drdm/table3 --choose a.yaml --gpus-per-cell 0.5", "--choose goes with one suite and"),
     Bad("gpus_per_cell", "reproduce fliu/table1 --gpus-per-cell -1", "--gpus-per-cell must be 0 or a number above 0"),
@@ -390,12 +397,12 @@ PATHS = [
     Bad("data_ending", "run fedavg --dataset {folder}/list.yaml", "data files end in .npz, .csv or .parquet)"),
     Bad("data_dir", "run fedavg --data-dir {folder}/nowhere", "--data-dir: no folder"),
     Bad("data_dir_file", "run fedavg --data-dir {folder}/one.py", "--data-dir: no folder"),
-    Bad("data_dir_empty", ("run", "fedavg", "--data-dir", ""), "--data-dir: no folder ''"),
+    Bad("data_dir_empty", ("run", "fedavg", "--data-dir", ""), "--data-dir is empty; give a value, or leave it out"),
 ]
 OUTPUTS = [
     Bad("plot_ending", "partition lsqs --plot out.pdf", "--plot takes a file that ends in .png or .svg"),
     Bad("plot_folder", "partition lsqs --plot {folder}/folder.png", "--plot: {folder}/folder.png is a folder"),
-    Bad("plot_empty", ("partition", "lsqs", "--plot", ""), "--plot needs the name of a file"),
+    Bad("plot_empty", ("partition", "lsqs", "--plot", ""), "--plot is empty; give a value, or leave it out"),
     Bad("plot_long", f"partition lsqs --plot {LONG}", "File name too long"),
     Bad("save_file", "partition lsqs --save {folder}/one.py", "--save: {folder}/one.py is no folder"),
     Bad("save_below_file", "partition lsqs --save {folder}/one.py/a", "({folder}/one.py is not a folder)"),

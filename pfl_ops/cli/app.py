@@ -22,15 +22,19 @@ LONGEST_REASON = 200  # characters of PyTorch's account of missing memory, which
 
 
 class Command(TyperCommand):
-    """A command that refuses a flag given twice, of which only the last would count."""
+    """A command that refuses a flag given twice, of which only the last would count, and an empty one."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the arguments into `ctx`.
 
         Raises:
-            PflOpsError: a flag that takes one value is given twice.
+            PflOpsError: a flag that takes one value is given twice, or one has an empty text (an unset "$URI").
         """
-        _, _, order = self.make_parser(ctx).parse_args(args=list(args))
+        values, _, order = self.make_parser(ctx).parse_args(args=list(args))
+        for option in order:
+            given = values.get(option.name)
+            if isinstance(option, TyperOption) and "" in (given if isinstance(given, list) else [given]):
+                raise PflOpsError(f"{option.opts[0]} is empty; give a value, or leave it out")
         single = [p for p in order if isinstance(p, TyperOption) and not (p.multiple or p.is_flag or p.count)]
         for option in single:
             if single.count(option) > 1:
