@@ -31,13 +31,11 @@ class Command(TyperCommand):
             PflOpsError: a flag that takes one value is given twice, or one has an empty text (an unset "$URI").
         """
         values, _, order = self.make_parser(ctx).parse_args(args=list(args))
-        for option in order:
-            given = values.get(option.name)
-            if isinstance(option, TyperOption) and "" in (given if isinstance(given, list) else [given]):
+        for option in (parameter for parameter in order if isinstance(parameter, TyperOption)):
+            given = values.get(str(option.name))
+            if "" in (given if isinstance(given, list) else [given]):
                 raise PflOpsError(f"{option.opts[0]} is empty; give a value, or leave it out")
-        single = [p for p in order if isinstance(p, TyperOption) and not (p.multiple or p.is_flag or p.count)]
-        for option in single:
-            if single.count(option) > 1:
+            if order.count(option) > 1 and not (option.multiple or option.is_flag or option.count):
                 raise PflOpsError(f"{option.opts[0]} is given twice; give it once")
         return super().parse_args(ctx, args)
 

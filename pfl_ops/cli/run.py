@@ -88,8 +88,8 @@ def run(
     from pfl_ops.tracking.spools import requests
 
     check_places(tracking_uri)
-    for flag, is_given in (("--address", address is not None), ("--concurrency", (concurrency or 1) > 1)):
-        if is_given and not resume:
+    for flag, given in (("--address", address is not None), ("--concurrency", (concurrency or 1) > 1)):
+        if given and not resume:
             raise PflOpsError(f"--no-resume runs the repetitions one after another, here; leave it or {flag} out")
     where: dict[str, Any] = {"data_dir": data_dir, "execution": execution}
     idle = unread(experiment, {**settings_of(EXPERIMENT, flags), **assignments(sets)})

@@ -13,9 +13,9 @@ from pfl_ops.data import npz, tables
 from pfl_ops.data.npz import DataError
 from pfl_ops.errors import echo
 
+# in lower case and letters alone
 OWNER = re.compile(r"(client|user|owner|silo)(s|ids?|nos?|nrs?|numbers?|names?)?(train|test)?")
 SPLIT = re.compile(r"(is)?(split|train|test|traintest|holdout|fold|subset)s?")
-"""Such names, in lower case and letters alone."""
 
 
 def owner_in(names: Iterable[str]) -> str | None:

@@ -71,7 +71,7 @@ def start_from(network: nn.Module, file: str, name: str) -> None:
     Args:
         network: changed in place. file: .safetensors, .pth or .pt. name: the network's, for messages.
     Raises:
-        PflOpsError: the file can't be read, lacks a parameter, or has one too many or one or a buffer of another shape.
+        PflOpsError: the file can't be read, lacks a parameter, has one too many, or one or a buffer of another shape.
 
     >>> import tempfile
     >>> network = nn.Module()

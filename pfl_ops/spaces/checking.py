@@ -159,10 +159,11 @@ def idle(space: Space, experiments: Iterable["Experiment"], paths: Collection[st
 
     >>> from pfl_ops.config.experiment import Experiment
     >>> from pfl_ops.spaces import parse
-    >>> fedpg, gamma = Experiment.of("fedpg", **{"algorithm.drift": False}), "algorithm.gamma: {float: [0.0, 1.0]}"
-    >>> idle(parse(gamma), [fedpg], ["algorithm.gamma"])
+    >>> fedpg = Experiment.of("fedpg", **{"algorithm.drift": False})
+    >>> idle(parse("algorithm.gamma: {float: [0.0, 1.0]}"), [fedpg], ["algorithm.gamma"])
     {'algorithm.gamma': 'read with drift only'}
-    >>> idle(parse(f"{{{gamma}, algorithm.drift: {{choice: [true, false]}}}}"), [fedpg], ["algorithm.gamma"])
+    >>> both = parse("{algorithm.gamma: {float: [0.0, 1.0]}, algorithm.drift: {choice: [true, false]}}")
+    >>> idle(both, [fedpg], ["algorithm.gamma"])
     {}
     """
     reasons: dict[str, str] = {}

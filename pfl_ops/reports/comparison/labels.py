@@ -8,8 +8,8 @@ from pfl_ops.results import BEHIND_NAMES
 APART = {"algorithm.name", "seed", "partition.seed", "repetitions", "evaluation.split", "evaluation.targets"}
 """Paths that are no settings of a row: the method has its own place; in the others repetitions and trials differ."""
 
-TOLD_LAST = {"partition.seed", "evaluation.targets"}
-"""Of these, those that are told of rows which would have the same name."""
+NAMED_LAST = {"partition.seed", "evaluation.targets"}
+"""Those of `APART` that a name shows where two rows would have the same name without them."""
 
 NAMED = ("data.name", "partition.kind")
 """Of a group's settings, those that its title begins with."""
@@ -25,8 +25,8 @@ def labels(params: Sequence[Mapping[str, str]], names: Sequence[str | None] = ()
 
     The name is the method, and the settings in which rows of this method differ; what else is any other setting in
     which methods differ from one another (each may recommend its own learning rate). A setting that comes with a kind
-    (a partition's α) counts among the rows of that kind. The seed of a partition is told only of rows that would have
-    the same name without it. Rows that differ in nothing known here get the same name.
+    (a partition's α) counts among the rows of that kind. The seed of a partition and the targets are shown only
+    in names that would be equal without them. Rows that differ in nothing known here get the same name.
 
     Args:
         params: of each row, every value by its path, as text.
@@ -56,7 +56,7 @@ def labels(params: Sequence[Mapping[str, str]], names: Sequence[str | None] = ()
     for (label, _), (row, _, name) in zip(found, rows, strict=True):
         if not name:
             alike.setdefault(label, []).append(row)
-    last = {label: _differing(some, APART - TOLD_LAST) & TOLD_LAST for label, some in alike.items()}
+    last = {label: _differing(some, APART - NAMED_LAST) & NAMED_LAST for label, some in alike.items()}
     return [
         (label if name else ", ".join([label, *said(row, last[label])]), settings)
         for (label, settings), (row, _, name) in zip(found, rows, strict=True)
