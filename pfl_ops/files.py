@@ -1,6 +1,7 @@
 """Whole files on disk: written aside, synced, renamed. A kill or a full disk leaves the old file or the new one."""
 
 import contextlib
+import fcntl
 import hashlib
 import os
 import shutil
@@ -57,6 +58,34 @@ def write_whole(path: Path | str, content: str | bytes) -> None:
     """
     with replacing(path) as draft:
         draft.write_bytes(content.encode() if isinstance(content, str) else content)
+
+
+@contextlib.contextmanager
+def alone_in(folder: Path | str) -> Iterator[None]:
+    """Hold a folder until the block ends; wait for another process or thread that holds it.
+
+    For files that are read, changed and written again. The lock is on the folder itself, so that no lock file stays.
+    Where the file system has no such locks, or the folder can't be made, nothing is held. A thread that holds a folder
+    must not ask for it again.
+
+    Args:
+        folder: made if it is missing, and removed again if the block raises and has left it empty.
+    """
+    folder = Path(folder)
+    made = [missing for missing in (folder, *folder.parents) if not missing.exists()]
+    with contextlib.ExitStack() as held:
+        with contextlib.suppress(OSError):
+            folder.mkdir(parents=True, exist_ok=True)
+            handle = os.open(folder, os.O_RDONLY)
+            held.callback(os.close, handle)  # releases the lock
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        try:
+            yield
+        except BaseException:
+            for missing in made:
+                with contextlib.suppress(OSError):
+                    missing.rmdir()  # made for nothing; one that has entries stays
+            raise
 
 
 def file_digest(path: Path) -> str:

@@ -9,7 +9,7 @@ import pytest
 from full_disk import full_disk
 
 from pfl_ops.errors import PflOpsError
-from pfl_ops.files import replacing, write_named, write_whole
+from pfl_ops.files import alone_in, replacing, write_named, write_whole
 
 
 def test_write_whole_replaces_content_and_leaves_no_draft(tmp_path: Path) -> None:
@@ -90,3 +90,27 @@ def test_write_named_folder_in_the_way_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(PflOpsError, match=r"^can't write .*"):
         write_named(tmp_path / "file" / "page.html", "x")
+
+
+def test_alone_in_waits_for_the_holder_and_leaves_no_file(tmp_path: Path) -> None:
+    folder, order = tmp_path / "results" / "mine", []
+
+    def second() -> None:
+        with alone_in(folder):
+            order.append("second")
+
+    with ThreadPoolExecutor(1) as pool:
+        with alone_in(folder):
+            waiting = pool.submit(second)
+            with pytest.raises(TimeoutError):
+                waiting.result(timeout=0.2)
+            order.append("first")
+        waiting.result()
+    assert order == ["first", "second"]
+    assert list(folder.iterdir()) == []
+
+
+def test_alone_in_removes_a_folder_that_was_made_for_nothing(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="disk full"), alone_in(tmp_path / "results" / "mine"):
+        raise OSError("disk full")
+    assert list(tmp_path.iterdir()) == []

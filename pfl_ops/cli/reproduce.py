@@ -275,15 +275,17 @@ class _Keeper:
 
         Suites of the package count on the page of claims if the folder has some of them.
         """
+        from pfl_ops.files import alone_in
         from pfl_ops.papers import all_suites, results_files
         from pfl_ops.reports.suites import results_pages
 
         done = {cell: each for cell, each in found.outcomes.items() if cell not in found.stand_ins}
         lost = {cell: each for cell, each in found.diverged.items() if cell not in found.stand_ins}
         results_files.write(folder, found.suite, found.scale, done, self.data_dir, found.changes, lost)
-        kept = results_files.read(folder, all_suites(self.own), self.data_dir)
-        known = self.own if self.own and all(one.suite.file for one in kept) else all_suites(self.own)
-        results_pages.write(folder, kept, known)
+        with alone_in(folder):  # else the pages may lack rows that another process has just written
+            kept = results_files.read(folder, all_suites(self.own), self.data_dir)
+            known = self.own if self.own and all(one.suite.file for one in kept) else all_suites(self.own)
+            results_pages.write(folder, kept, known)
 
 
 def _number(flag: str, given: str | None, allowed: float | None = None) -> float | None:

@@ -18,19 +18,22 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pfl_ops.config.identity import fingerprint, identity
 from pfl_ops.csv_text import to_csv
 from pfl_ops.data.datasets import here, unread
 from pfl_ops.errors import PflOpsError, in_a_line
-from pfl_ops.files import write_named
+from pfl_ops.files import alone_in, write_named
 from pfl_ops.metrics import ROUNDING, acc_sum, summands
 from pfl_ops.papers import overrides
 from pfl_ops.papers.measure_keys import bounds
 from pfl_ops.papers.suite import SCALES, Cell, CellResults, Changes, Divergences, KeptRuns, ScaleName, Suite
 from pfl_ops.papers.suite_run import POOLED, SuiteRun
 from pfl_ops.results import Result
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 ABOUT = ("cell", "seed", "setting", "commit", "torch")
 """Columns before the measures: `setting` is the start of the hash, `commit` the revision that computed the run."""
@@ -80,6 +83,8 @@ def write(
 ) -> Path:
     """Write the results of a suite; rows of other seeds and changes that the file has stay, outdated ones do not.
 
+    Another process that writes results to this folder is waited for: its rows stay too.
+
     Args:
         folder: of the files. outcomes: finished repetitions on the suite's own data.
         data_dir: where the data lie. changes: settings that the user changed in the cells that have them.
@@ -89,21 +94,36 @@ def write(
     Raises:
         PflOpsError: it can't be read or written.
     """
+    path = Path(folder, f"{file_name(suite, scale, changed=bool(changes))}.csv")
+    with alone_in(folder):
+        table = _with(path, suite, scale, outcomes, data_dir, changes or {}, diverged or {})
+        return write_named(path, to_csv(table))
+
+
+def _with(
+    path: Path,
+    suite: Suite,
+    scale: ScaleName,
+    outcomes: CellResults,
+    data_dir: str | None,
+    changes: Changes,
+    diverged: Divergences,
+) -> "pd.DataFrame":
+    """The rows of a file with those of some repetitions, see `write`."""
     import pandas as pd
 
-    path = Path(folder, f"{file_name(suite, scale, changed=bool(changes))}.csv")
     rows = _read(path) if path.exists() else []
-    mine = _as_json(changes or {})
-    before = _suite_run(suite, scale, [row for row in rows if row.changes == mine], changes or {}, data_dir)
-    several = ((before.outcomes, before.diverged), (outcomes, diverged or {}))
-    made = list(_rows(suite, scale, several, changes or {}, data_dir))
+    mine = _as_json(changes)
+    before = _suite_run(suite, scale, [row for row in rows if row.changes == mine], changes, data_dir)
+    several = ((before.outcomes, before.diverged), (outcomes, diverged))
+    made = list(_rows(suite, scale, several, changes, data_dir))
     others = [row.cells for row in rows if row.changes != mine]
     lost, *pooled = ([key] if any(row.get(key) for row in (*others, *made)) else [] for key in (DIVERGED, *POOLED))
     keys = (measure.key for measure in suite.measures)
     said = [NUMBERS] if any(row.get(NUMBERS) for row in (*others, *made)) else []
     columns = dict.fromkeys([*([SET] if changes else []), *ABOUT, *said, *lost, *keys, *chain(*pooled)])
     table = pd.DataFrame([*others, *made], columns=[*columns])
-    return write_named(path, to_csv(table.sort_values(SET, kind="stable") if changes else table))
+    return table.sort_values(SET, kind="stable") if changes else table
 
 
 def _as_json(changes: Changes) -> str:

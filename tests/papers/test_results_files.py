@@ -3,6 +3,7 @@
 import json
 import math
 import re
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
 from pathlib import Path
 
@@ -83,6 +84,25 @@ def test_another_call_adds_seeds_and_replaces_those_that_it_has_again(tmp_path: 
     assert len(found.outcomes["iid/fedavg"]) == 6
     page = (results_pages.write(tmp_path, [found], [TOY]).parent / "toy-table1-small.md").read_text()
     assert f"`{'c' * 12}` and `{'d' * 12}`" in page
+
+
+def test_two_processes_that_write_at_once_lose_no_row(tmp_path: Path, outcomes, monkeypatch) -> None:
+    """The second begins when the first has read the file and has not written it."""
+    to_csv, others = results_files.to_csv, []
+    iid = {"iid/local": outcomes["iid/local"]}
+
+    def slow(table: pd.DataFrame) -> str:
+        if not others:
+            others.append(pool.submit(results_files.write, tmp_path, TOY, "small", iid))
+            wait(others, timeout=0.3)
+        return to_csv(table)
+
+    monkeypatch.setattr(results_files, "to_csv", slow)
+    with ThreadPoolExecutor(1) as pool:
+        results_files.write(tmp_path, TOY, "small", {"path/local": outcomes["path/local"]})
+    (found,) = results_files.read(tmp_path, [TOY])
+    assert {cell: len(each) for cell, each in found.outcomes.items()} == {"iid/local": 6, "path/local": 6}
+    assert [file.name for file in tmp_path.iterdir()] == ["toy-table1-small.csv"]
 
 
 def test_diverged_repetition_has_a_row_and_is_on_the_page(tmp_path: Path, outcomes) -> None:

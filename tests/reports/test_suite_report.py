@@ -7,6 +7,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
 from pathlib import Path
 
@@ -862,6 +863,24 @@ def test_a_summary_of_an_earlier_version_is_read(tmp_path: Path) -> None:
     place.write_text(json.dumps(old))
     (found,) = suites.found(tmp_path)
     assert (found.derived, found.networks) == ({}, ())
+
+
+def test_two_reports_kept_at_once_are_both_on_the_page_of_all(tmp_path: Path, monkeypatch) -> None:
+    """The second begins when the first has read the reports that are there."""
+    overview, others = suites.overview, []
+
+    def slow(*found):
+        if not others:
+            others.append(pool.submit(suites.keep, run(replace(SUITE, name="fliu/fig10", claims=())), tmp_path))
+            wait(others, timeout=5.0)
+        return overview(*found)
+
+    monkeypatch.setattr(suites, "overview", slow)
+    monkeypatch.setattr(suites, "suite_report", lambda run: Document(run.suite.name, "", "", ()))
+    with ThreadPoolExecutor(1) as pool:
+        suites.keep(run(), tmp_path)
+    page = (tmp_path / "index.html").read_text()
+    assert "fliu/table1" in page and "fliu/fig10" in page
 
 
 def test_reports_are_kept_together(tmp_path: Path) -> None:

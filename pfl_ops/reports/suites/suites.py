@@ -13,7 +13,7 @@ from pathlib import Path
 from pydantic import TypeAdapter
 
 from pfl_ops.federation.loop.estimate import duration
-from pfl_ops.files import write_named
+from pfl_ops.files import alone_in, write_named
 from pfl_ops.papers import SCALES, TITLES
 from pfl_ops.papers.suite_run import SuiteRun
 from pfl_ops.reports.pages.document import Document, Head, Mark, PageSection, Row, Table, TableCell, Text
@@ -104,22 +104,25 @@ def keep(run: SuiteRun, folder: str | Path) -> Path:
     """Write a suite's report to `folder`/<suite>, and the page of all reports that are in `folder`.
 
     A report of a larger scale is not replaced: beside it, the smaller one goes to `folder`/<suite>/<scale>. One with
-    settings that the user changed goes to a folder of its own there, named after them.
+    settings that the user changed goes to a folder of its own there, named after them. Another process that keeps a
+    report in `folder` is waited for: the page of all reports names both.
 
     Returns:
         the folder that the report is in.
     Raises:
         PflOpsError: it can't be written.
     """
-    place = Path(folder, run.suite.name)
-    before = _summary(place / FILE)
-    if run.altered:
-        place = place / changed_folder(run)
-    elif before is not None and SCALES.index(before.scale) > SCALES.index(run.scale):
-        place = place / run.scale
-    write(suite_report(run), place)
-    write_named(place / FILE, json.dumps(asdict(SuiteSummary.of_run(run)), indent=1))
-    write(overview(found(folder), smaller(folder), changed(folder)), folder)
+    report = suite_report(run)
+    with alone_in(folder):
+        place = Path(folder, run.suite.name)
+        before = _summary(place / FILE)
+        if run.altered:
+            place = place / changed_folder(run)
+        elif before is not None and SCALES.index(before.scale) > SCALES.index(run.scale):
+            place = place / run.scale
+        write(report, place)
+        write_named(place / FILE, json.dumps(asdict(SuiteSummary.of_run(run)), indent=1))
+        write(overview(found(folder), smaller(folder), changed(folder)), folder)
     return place
 
 
