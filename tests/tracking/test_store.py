@@ -5,6 +5,7 @@ import os
 import shutil
 import signal
 import sqlite3
+import time
 from dataclasses import replace
 
 import matplotlib
@@ -15,6 +16,7 @@ from mlflow import MlflowClient
 from pfl_ops.errors import PflOpsError
 from pfl_ops.tracking import Store, provenance
 from pfl_ops.tracking.provenance import git_revision
+from pfl_ops.tracking.sending.sender import Sender
 from pfl_ops.tracking.target.run_info import RunInfo
 
 matplotlib.use("Agg")
@@ -275,6 +277,28 @@ def test_a_store_that_is_closed_ends_its_open_runs(work, rounds):
         info = store.find("left")
         assert info.status == "KILLED"
         assert len(store.history(info.run_id)) == 4
+
+
+def test_store_opened_to_read_has_what_a_killed_process_left(work, python, monkeypatch):
+    """A killed process recorded a whole run and delivered nothing. Each entry takes 50 ms to deliver."""
+    code = """
+        import os, sys
+        from pfl_ops.tracking import Store
+        store = Store.open(sys.argv[1])
+        store._delivery._round, store._delivery.wait = (lambda: None), (lambda *_, **__: False)
+        store.run("reader", "run", identity="undelivered").finish()
+        os._exit(9)
+    """
+    assert python(code, str(work), forked=True).wait() == 9
+    send = Sender.send
+
+    def send_slowly(*given):
+        time.sleep(0.05)
+        send(*given)
+
+    monkeypatch.setattr(Sender, "send", send_slowly)
+    with Store.open(work) as store:
+        assert [(run.identity, run.status) for run in store.runs("reader")] == [("undelivered", "FINISHED")]
 
 
 def test_an_mlflow_experiment_in_the_bin_is_brought_back(work):

@@ -43,6 +43,9 @@ from pfl_ops.tracking.target.schema import other_version
 
 log = logging.getLogger("pfl_ops.tracking")
 
+READER_PATIENCE_SECONDS = 5.0
+"""Time for which a command that reads waits for records that the target does not take."""
+
 
 class ServerUnavailable(PflOpsError):
     """The tracking server, or the database's server, does not answer; a later try may succeed."""
@@ -87,15 +90,15 @@ class Store:
 
     @classmethod
     def open(cls, home: Path | str | None = None, tracking_uri: str | None = None, *, offline: bool = False) -> "Store":
-        """The store of a work folder; what earlier processes left in its spool is sent in the background.
+        """The store of a work folder; what earlier processes left in its spool is sent.
 
         It waits for the couriers of runs that are over (see `requests`).
 
         Args:
             home: work folder; none: `PFL_OPS_HOME`, else ./mlruns.
             tracking_uri: none: `MLFLOW_TRACKING_URI`, else SQLite in the work folder.
-            offline: go on if the target does not answer: what is recorded waits on disk. For callers that record; one
-                that reads needs the target.
+            offline: go on if the target does not answer: what is recorded waits on disk, and what was left is sent in
+                the background. For callers that record; one that reads needs the target, and what was left first.
         Raises:
             PflOpsError: the folder can't be written, or the address can't be used.
             ServerUnavailable: the target does not answer, and `offline` is False.
@@ -104,7 +107,10 @@ class Store:
         target = TrackingTarget.of(place, tracking_uri)
         if requests.is_own(place, target):
             requests.settle(place)
-        return cls(place, target, offline)
+        store = cls(place, target, offline)
+        if not offline:
+            store._delivery.wait(patience=READER_PATIENCE_SECONDS)  # if it is in vain, `close` says so
+        return store
 
     def _answers(self, offline: bool) -> bool:
         """True if the target answers; a database's tables are made. If it does not: False if `offline`, else raise."""
