@@ -42,6 +42,13 @@ def study_storage(tmp_path):
     return opened(tmp_path)
 
 
+@pytest.fixture(params=["{}/s.log", "sqlite:///{}/s.db"])
+def any_storage(tmp_path, request):
+    """A study in each kind of storage: Optuna caches an SQL database."""
+    address = request.param.format(tmp_path)
+    return StudyStorage("s", study_database.storage(address), settings_of().objective, {"digest": "d"})
+
+
 def opened(tmp_path, name="s", **settings):
     goal = settings_of().objective
     return StudyStorage(name, study_database.storage(str(tmp_path / "s.log")), goal, settings or {"digest": "d"})
@@ -200,19 +207,38 @@ def test_no_trial_starts_once_a_budget_is_spent_and_those_that_run_end(study_sto
     assert study_storage.table([METRIC])[["samples", "sent_bytes"]].to_numpy().tolist() == [[10, 6], [10, 6]]
 
 
-def test_trial_that_was_cut_short_goes_on_after_its_budget_is_spent(study_storage):
+def test_trial_that_was_cut_short_goes_on_after_its_budget_is_spent(any_storage):
     """It waits behind a first point of the space, which is not tried."""
-    cut = study_storage.study.ask()
+    cut = any_storage.study.ask()
     x = cut.suggest_float("algorithm.x", 0, 1)
-    study_storage.study.enqueue_trial({"algorithm.x": 0.25}, {study_storages.FIRST: 0})
-    study_storage.recover()
-    source = source_of(study_storage, lambda: True)
+    any_storage.study.enqueue_trial({"algorithm.x": 0.25}, {study_storages.FIRST: 0})
+    any_storage.recover()
+    source = source_of(any_storage, lambda: True)
     job = source.next()
     assert job is not None and source.running[0].point == {"algorithm.x": x} and source.next() is None
     source.take(JobEvent("ended", job, report={"round": 9, METRIC: 0.5}))
-    assert source.next() is None and [t.state for _, t in study_storage.trials()] == [
+    assert source.next() is None and [t.state for _, t in any_storage.trials()] == [
         TrialState.COMPLETE,
         TrialState.WAITING,
+    ]
+
+
+def test_trial_that_was_cut_short_comes_before_first_points(any_storage):
+    """Two trials of three first points: both were cut short, and the third point must not take the place of one."""
+    any_storage.enqueue([{"algorithm.x": x} for x in (0.25, 0.5, 0.75)])
+    for _ in range(2):
+        any_storage.study.ask().suggest_float("algorithm.x", 0, 1)
+    any_storage.recover()
+    source = source_of(any_storage, lambda: False, missing=2)
+    jobs = source.next(), source.next()
+    assert [now.point["algorithm.x"] for now in source.running.values()] == [0.25, 0.5]
+    for job in jobs:
+        source.take(JobEvent("ended", job, report={"round": 9, METRIC: 0.5}))
+    assert source.next() is None
+    assert [(number, t.state) for number, t in any_storage.trials()] == [
+        (0, TrialState.COMPLETE),
+        (1, TrialState.COMPLETE),
+        (2, TrialState.WAITING),
     ]
 
 

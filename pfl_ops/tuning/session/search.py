@@ -83,7 +83,13 @@ class Search:
         )
 
     def ask(self) -> tuple[Trial, Point]:
-        """Return the next trial, and its point of the space."""
+        """Return the next trial, and its point of the space.
+
+        One that was cut short comes before points that wait: there may be more of these than missing trials, and a
+        trial that has begun must end.
+        """
+        if again := self.ask_again():
+            return again
         trial = self.study.ask()
         return trial, self.space(trial)
 

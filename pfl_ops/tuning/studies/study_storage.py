@@ -193,11 +193,11 @@ class StudyStorage:
         """Start the next trial that was cut short and queued again, before all others that wait; None: there is none.
 
         Args:
-            study: this one, with a sampler.
+            study: this one, with a sampler. The trials are read through it: where it caches an SQL database, it takes
+                parameters only of trials that it has read.
         """
-        for trial in self.study.get_trials(deepcopy=False):
-            waits = trial.state is TrialState.WAITING and CONTINUES in trial.user_attrs
-            if waits and self.store.set_trial_state_values(trial._trial_id, TrialState.RUNNING):
+        for trial in study.get_trials(deepcopy=False, states=(TrialState.WAITING,)):
+            if CONTINUES in trial.user_attrs and self.store.set_trial_state_values(trial._trial_id, TrialState.RUNNING):
                 return Trial(study, trial._trial_id)
         return None
 
