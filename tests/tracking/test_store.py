@@ -254,6 +254,20 @@ def test_metrics_that_a_run_lacks_are_not_asked_for(work, rounds, monkeypatch):
             assert [step for step, _, _ in points(store, run.run_id, key)] == steps
 
 
+def test_drafts_in_a_folder_are_no_artifacts(store, tmp_path):
+    """A killed process left one in a report's folder, and one in a folder below."""
+    report = tmp_path / "table1"
+    for name in ("index.html", ".index-0a1b2c3d.html", ".report-abc/figures/half.svg", "full/.report-def/half.svg"):
+        (report / name).parent.mkdir(parents=True, exist_ok=True)
+        (report / name).write_text(name)
+    with store.run("drafts", "run", identity="drafts") as run:
+        run.artifact(report, "whole")
+        run.contents(report, "each")
+    for place in ("whole/table1", "each"):
+        kept = store.download(run.run_id, place)
+        assert [path.name for path in kept.rglob("*") if path.is_file()] == ["index.html"]
+
+
 def test_a_batch_never_exceeds_what_mlflow_takes(store, rounds):
     record = rounds(1, 1)[0]
     record.metrics.update({f"m{i}": float(i) for i in range(2500)})

@@ -138,7 +138,8 @@ class Run:
         """Keep a file, or a folder under its own name.
 
         Args:
-            path: the file or folder; it is copied at once and may change afterwards.
+            path: the file or folder; it is copied at once and may change afterwards. Hidden entries of a folder are
+                left out: a process that was killed, or still writes, has drafts there.
             folder: where in the run's artifacts, "" for the top.
             move: take it away instead of copying.
         """
@@ -150,7 +151,7 @@ class Run:
         if move and not _has_links(path):
             shutil.move(path, staged)
         elif path.is_dir():
-            shutil.copytree(path, staged)
+            shutil.copytree(path, staged, ignore=shutil.ignore_patterns(".*"))
         else:
             shutil.copy2(path, staged)
         self._artifact(staged, folder)
@@ -158,6 +159,16 @@ class Run:
             shutil.rmtree(path)
         elif move:
             path.unlink(missing_ok=True)
+
+    def contents(self, path: Path, folder: str) -> None:
+        """Keep the entries of a folder, without hidden ones, as `artifact` does.
+
+        Args:
+            path: the folder. folder: where in the run's artifacts.
+        """
+        for entry in sorted(path.iterdir()):
+            if not entry.name.startswith("."):
+                self.artifact(entry, folder)
 
     def text(self, text: str, name: str) -> None:
         """Keep a text as the artifact `name`, which may have folders."""

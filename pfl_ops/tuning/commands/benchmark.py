@@ -317,9 +317,8 @@ def _finish(name: str, entries: Sequence[MethodStudy], run: Run, report: Report 
     run.log(_searches(made))
     for row in table.to_dict("records"):
         run.set_metrics(row["n"], {f"tested/{row['method']}": row["test"]})
-    folder = report(made) if report else None
-    for path in sorted(folder.iterdir()) if folder else ():
-        run.artifact(path, "report")
+    if report and (folder := report(made)):
+        run.contents(folder, "report")
     return made
 
 
