@@ -365,6 +365,42 @@ def test_a_damaged_library_is_refused(empty: Path) -> None:
         resolved("mlp", compiled())
 
 
+@pytest.mark.parametrize("part", ["start", "half", "bit", "all but the digest"])
+def test_a_cut_or_changed_library_is_refused(folder: Path, empty: Path, part: str) -> None:
+    """A power cut or a full disk leaves a part: its start would end the process by SIGBUS when it is loaded."""
+    content = next((folder / "kernels").glob("*.so")).read_bytes()
+    middle = len(content) // 2
+    changed = bytes([content[middle] ^ 1])
+    kernels.library_file().parent.mkdir()
+    kernels.library_file().write_bytes(
+        {
+            "start": content[:4096],
+            "half": content[:middle],
+            "bit": content[:middle] + changed + content[middle + 1 :],
+            "all but the digest": content.partition(kernels.SEAL)[0],
+        }[part]
+    )
+    expected = r"^can't load the compiled kernels \(.*: its content is not what was written\); build them again: pfl-"
+    with pytest.raises(PflOpsError, match=expected):
+        kernels.library()
+
+
+def test_building_on_a_full_disk_says_so(empty: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The linker's reason, not its caller's "ld returned 1 exit status"."""
+    linker = empty / "c++"
+    linker.write_text(
+        "#!/bin/sh\n"
+        "echo '/usr/bin/ld: final link failed: No space left on device' >&2\n"
+        "echo 'collect2: error: ld returned 1 exit status' >&2\n"
+        "exit 1\n"
+    )
+    linker.chmod(0o755)
+    monkeypatch.setenv("CXX", str(linker))
+    with pytest.raises(PflOpsError, match=r"c\+\+ can't compile the kernels: .*failed: No space left on device$"):
+        kernels.compile_library()
+    assert not os.listdir(empty / "kernels")
+
+
 @pytest.mark.usefixtures("built")
 def test_a_wrong_library_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Kernels with another learning rate: `compare` refuses them."""

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from pfl_ops.data.store import cache_folder, remember, remembered
 from pfl_ops.errors import PflOpsError, echo
+from pfl_ops.files import write_whole
 from pfl_ops.system.machine import cpu_model, instruction_sets
 
 SOURCE = Path(__file__).with_name("descent.cpp")
@@ -30,6 +31,8 @@ FLAGS = (
 )
 COMPILERS = ("c++", "g++", "clang++")
 SECONDS = 300  # that a compiler may take
+SEAL = b"\npfl-ops kernels sha256 "  # ends the file, before the digest; a loader ignores what follows a library
+NOT_MAPPED = "failed to map segment"  # in a loader's message about a folder that is mounted as noexec
 COMMAND = "pfl-ops compile"
 AS_FAST = 0.95  # times PyTorch's speed; two readings of one case differ by some percent
 LINEAR, MLP = "linear", "mlp"  # the networks whose speeds are noted: of one linear layer, of several
@@ -50,7 +53,10 @@ class Case(NamedTuple):
 def key() -> str:
     """Return all that the library depends on: code, flags and processor, as JSON."""
     code = hashlib.sha256(SOURCE.read_bytes()).hexdigest()
-    return json.dumps({"code": code, "flags": FLAGS, "processor": cpu_model(), "sets": instruction_sets()})
+    seal = SEAL.decode().strip()
+    return json.dumps(
+        {"code": code, "flags": FLAGS, "processor": cpu_model(), "sets": instruction_sets(), "seal": seal}
+    )
 
 
 def library_file() -> Path:
@@ -86,7 +92,7 @@ def library() -> ctypes.CDLL:
     """Load the library.
 
     Raises:
-        PflOpsError: it is not built, or can't be loaded.
+        PflOpsError: it is not built, is damaged, or can't be loaded.
     """
     file = library_file()
     if not built():
@@ -95,11 +101,17 @@ def library() -> ctypes.CDLL:
         return _load(file)
     except OSError as error:
         reason = echo(str(error), 300)
-        raise PflOpsError(f"can't load the compiled kernels ({reason}); build them again: {COMMAND}") from None
+        elsewhere = f"set PFL_OPS_CACHE to a folder whose programs may run, then {COMMAND}"
+        then = elsewhere if NOT_MAPPED in reason else f"build them again: {COMMAND}"
+        raise PflOpsError(f"can't load the compiled kernels ({reason}); {then}") from None
 
 
 @cache
 def _load(file: Path) -> ctypes.CDLL:
+    """Load a library that is as it was written: the process would die of a cut one, by SIGBUS and without a line."""
+    content, _, digest = file.read_bytes().rpartition(SEAL)
+    if hashlib.sha256(content).hexdigest() != digest.decode("ascii", "replace"):
+        raise OSError(f"{file}: its content is not what was written")
     return ctypes.CDLL(str(file))
 
 
@@ -118,7 +130,8 @@ def compile_library() -> Path:
         with TemporaryDirectory(dir=file.parent) as folder:
             made = Path(folder) / file.name
             _run([compiler, *FLAGS, str(SOURCE), "-o", str(made)])
-            os.replace(made, file)
+            content = made.read_bytes()
+        write_whole(file, content + SEAL + hashlib.sha256(content).hexdigest().encode())
     except OSError as error:
         reason = error.strerror or str(error)
         raise PflOpsError(f"can't write to {file.parent} ({reason}); set PFL_OPS_CACHE to another folder") from None
@@ -149,5 +162,7 @@ def _run(command: list[str]) -> None:
         raise PflOpsError(f"can't run {name}: {error.strerror or error}") from None
     if done.returncode:
         lines = done.stderr.splitlines()
-        first = next((line for line in lines if "error" in line), lines[0] if lines else f"exit code {done.returncode}")
+        # a linker that finds the disk full says "failed"; its caller then says "error", without the reason
+        told = (line for line in lines if "error" in line or "failed" in line)
+        first = next(told, lines[0] if lines else f"exit code {done.returncode}")
         raise PflOpsError(f"{name} can't compile the kernels: {echo(first.strip(), 300)}")
