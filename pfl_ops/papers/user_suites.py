@@ -7,12 +7,15 @@ from itertools import product
 from pathlib import Path
 
 from pfl_ops import metrics, spaces
-from pfl_ops.errors import LONGEST_PATH, PflOpsError, echo, in_a_line, place, unknown
+from pfl_ops.data.datasets import DATASETS
+from pfl_ops.errors import LONGEST_PATH, PflOpsError, check_name, echo, in_a_line, place, unknown
 from pfl_ops.papers.claims import Claim
 from pfl_ops.papers.exhibits import Allocation, Bars, Curves, Energy, Exhibit, Grid, Over, level_number
 from pfl_ops.papers.expression import matching
 from pfl_ops.papers.measure_keys import bounds, check_measures, check_tracked
+from pfl_ops.papers.provenance import Departure
 from pfl_ops.papers.published import PublishedFile
+from pfl_ops.papers.rules import ChoiceRule
 from pfl_ops.papers.suite import SCALES, Changes, Level, ScaleName, Suite
 from pfl_ops.registry import load_plugin, plugin_module
 
@@ -21,6 +24,7 @@ PART_OF_NAME = r"[a-z0-9][a-z0-9_.-]{0,49}"
 NAME = re.compile(f"{PART_OF_NAME}/{PART_OF_NAME}")
 LABEL = re.compile(r"[\w.]+")
 MEASURE = "measure"
+LONGEST_MISTAKE = 2000  # characters of a message on a suite
 OF_THE_SUITE = {
     "seed": "all cells count their seeds from that of `base`, so that they can be paired",
     "repetitions": "give Suite(repetitions=...) or Scale(repetitions=...)",
@@ -49,6 +53,8 @@ def load_suites(files: Sequence[Path], taken: Collection[str] = ()) -> tuple[Sui
         for suite in suites:
             if not isinstance(suite, Suite):
                 raise PflOpsError(f"{shown}: SUITES has a {type(suite).__name__}; it takes objects of type Suite")
+            if not isinstance(suite.name, str):
+                raise PflOpsError(f"{shown}: the name of a suite must be text, got {echo(repr(suite.name))}")
             if suite.name in taken or suite.name in found:
                 raise PflOpsError(f"{shown}: there is another suite '{echo(suite.name)}'; choose another name")
             file_names = {name.replace("/", "-"): name for name in (*taken, *found)}
@@ -59,7 +65,9 @@ def load_suites(files: Sequence[Path], taken: Collection[str] = ()) -> tuple[Sui
             try:
                 check_suite(suite)
             except Exception as error:  # the user's data, of which anything may be of a wrong type
-                why = str(error) if isinstance(error, PflOpsError) else in_a_line(error) + place(error, str(file))
+                why = in_a_line(error, LONGEST_MISTAKE) + (
+                    "" if isinstance(error, PflOpsError) else place(error, str(file))
+                )
                 own = "" if why.startswith(f"{suite.name},") else f"suite '{echo(suite.name)}': "
                 raise PflOpsError(f"{shown}: {own}{why}") from error
             found[suite.name] = replace(suite, file=Path(file).name)
@@ -79,7 +87,9 @@ def check_suite(suite: Suite) -> None:
             raise PflOpsError(f"axis {echo(axis)} has no level")
         if axis == MEASURE:
             raise PflOpsError(f"no axis can be named {MEASURE}: in exhibits that is the axis of the measures")
-        for label in levels:
+        for label, level in levels.items():
+            if not isinstance(level, Level):
+                raise PflOpsError(f"level {echo(label)} must be a Level(...), got {echo(repr(level))}")
             if not LABEL.fullmatch(label):
                 raise PflOpsError(f"label '{echo(label)}' of axis {echo(axis)}: use letters, digits, dots, underscores")
     every = ["/".join(chosen) for chosen in product(*suite.labels.values())]
@@ -88,6 +98,9 @@ def check_suite(suite: Suite) -> None:
             raise unknown("cell (absent)", name, every)
     if not suite.cells:
         raise PflOpsError("it has no cell")
+    if not suite.measures:
+        raise PflOpsError("it has no measure")
+    _check_words(suite)
     for word, allowed in (("at", ("final", "best")), ("spread_over", ("repetitions", "clients", ""))):
         if getattr(suite, word) not in allowed:
             raise PflOpsError(f"{word} must be {' or '.join(filter(None, allowed))}, got {echo(getattr(suite, word))}")
@@ -101,6 +114,28 @@ def check_suite(suite: Suite) -> None:
     for cell in suite.cells:
         suite.experiment(cell, "smoke")
         suite.sources_of(cell)
+
+
+def _check_words(suite: Suite) -> None:
+    """Refuse a value of another type among what only a report needs: it would fail after all runs."""
+    for word in ("title", "source"):
+        if not isinstance(getattr(suite, word), str):
+            raise PflOpsError(f"{word} must be text, got {echo(repr(getattr(suite, word)))}")
+    for word, kind in (("damage", str), ("unmeasured", str), ("departures", Departure)):
+        values = getattr(suite, word)
+        if not isinstance(values, tuple | list) or not all(isinstance(one, kind) for one in values):
+            named = "texts" if kind is str else "Departure(...)"
+            raise PflOpsError(f"{word} must be a tuple of {named}, got {echo(repr(values))}")
+    texts = {
+        f"the title of level {label}": level.title for axis in suite.axes.values() for label, level in axis.items()
+    }
+    texts |= {f"the title of measure {echo(measure.key)}": measure.title for measure in suite.measures}
+    for where, text in texts.items():
+        if not isinstance(text, str):
+            raise PflOpsError(f"{where} must be text, got {echo(repr(text))}")
+    for data in (*suite.instead, *suite.instead.values()):
+        if data not in DATASETS:
+            raise unknown("data set (instead)", str(data), DATASETS)
 
 
 def _check_settings(suite: Suite) -> None:
@@ -147,6 +182,9 @@ def _check_claims(suite: Suite) -> None:
     for claim in suite.claims:
         if not isinstance(claim, Claim):
             raise PflOpsError(f"claims has a {type(claim).__name__}; it takes Claim(...)")
+        for word in ("text", "says", "remark"):
+            if not isinstance(getattr(claim, word), str):
+                raise PflOpsError(f"{word} of a claim must be text, got {echo(repr(getattr(claim, word)))}")
         if texts.count(claim.text) > 1:
             raise PflOpsError(f"two claims have the text '{echo(claim.text)}'; pages tell claims apart by their texts")
         claim.check(suite.labels, cells, keys)
@@ -241,6 +279,11 @@ def _check_rule(suite: Suite) -> None:
     rule = suite.rule
     if rule is None:
         return
+    if not isinstance(rule, ChoiceRule):
+        raise PflOpsError(f"rule must be a ChoiceRule(...), got {echo(repr(rule))}")
+    check_name("rule", rule.name)
+    if not isinstance(rule.suites, tuple | list):
+        raise PflOpsError(f"rule {echo(rule.name)}: suites must be a tuple of names, got {echo(repr(rule.suites))}")
     if suite.name not in rule.suites:
         raise PflOpsError(f"rule {echo(rule.name)} does not list the suite in `suites`")
     labels = [label for axis in suite.axes.values() for label in axis]
@@ -255,7 +298,7 @@ def _check_rule(suite: Suite) -> None:
             raise unknown(f"method in `cells` of rule {echo(rule.name)}", label, rule.cells)
     for word, least in (("trials", 1), ("confirm", 0), ("confirm_top", 1), ("seed", 0)):
         number = getattr(rule, word)
-        if not isinstance(number, int) or number < least:
+        if not isinstance(number, int) or isinstance(number, bool) or number < least:
             raise PflOpsError(f"rule {echo(rule.name)}: {word} must be a whole number from {least} on, got {number!r}")
     for label, cell in rule.cells.items():
         experiment = suite.experiment(suite.cell(cell)).override(rule.before.get(label, {}))
