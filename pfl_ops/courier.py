@@ -82,8 +82,12 @@ def _track(folder: Path) -> None:
     home = WorkFolder.open(folder.parents[1])
     whole = home.checkpoints / request.digest / FINISHED
     is_live = requests.is_locked(folder / OWNER)
-    if not is_live and requests.read_end(folder).status == "FINISHED":
-        _check(experiment, home, request)
+    if not is_live:
+        end = requests.read_end(folder)
+        if end.status == "FINISHED":
+            _check(experiment, home, request)
+        elif end.time and whole.is_dir() and any(r.time > end.time for r in runs.records_of(home, request.digest)):
+            return  # the run has gone on and is over: a later request says how it ended
     with Store(home, TrackingTarget.of(home, f"sqlite:///{home.database}"), offline=True) as store:
         kept = runs.records_of(home, request.digest)
         rerun = request.rerun or store.rerun_of(request.group, request.digest, lambda: kept)

@@ -1,5 +1,6 @@
 """A run that its process leaves to a courier is tracked as one that the process tracks itself."""
 
+import errno
 import fcntl
 import json
 import shutil
@@ -187,6 +188,37 @@ def test_a_killed_run_that_goes_on_at_once_leaves_no_trace_of_the_kill(home, wai
     assert (run.status, requests.pending(WorkFolder(home))) == ("FINISHED", [])
     with Store.open(home) as store:
         assert list(store.history(run.run_id, ["train/lr"])["train/lr"].dropna().index) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("resume", [True, False])
+@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left on device"), KeyboardInterrupt()])
+def test_a_stopped_run_that_a_courier_takes_up_late_stays_finished(home, monkeypatch, error, resume):
+    """On a full disk its courier failed too. The run goes on, is over, and only then another courier takes it up.
+
+    It marked the finished run as failed, and `compare` left it out. `resume`: of the run that was stopped.
+    """
+
+    def stop(record: Any) -> None:
+        if record.round == 2:
+            raise error
+
+    if not resume:
+        go(experiment(), home)
+        requests.settle(WorkFolder(home))
+    with monkeypatch.context() as patched:
+        patched.setattr(requests, "start", lambda *_, **__: exec("raise OSError"))
+        with pytest.raises((PflOpsError, KeyboardInterrupt)):
+            go(experiment(), home, on_record=stop, resume=resume)
+    (folder,) = requests.pending(WorkFolder(home))
+    with monkeypatch.context() as patched:
+        patched.setattr(requests, "settle", lambda *_: None)  # as if its courier failed once more
+        go(experiment(), home)
+    while len(requests.pending(WorkFolder(home))) > 1:
+        time.sleep(0.05)
+    requests.settle(WorkFolder(home))
+    assert not folder.exists()
+    run = only(home)
+    assert (run.status, recording.FINISHED in run.metrics) == ("FINISHED", True)
 
 
 def test_records_that_wait_in_a_moved_folder_are_named(home, caplog):
