@@ -4,7 +4,7 @@ A change is made in the cells whose experiment has the path (`algorithm.gamma` e
 cells stay as the suite has them. Nothing of it touches what a suite says of its paper.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.config.fields import show
@@ -68,9 +68,12 @@ def check_changes(suites: Collection[Suite], changes: Changes) -> None:
     Raises:
         PflOpsError: the first mistake; of a path that does not exist, with the nearest.
     """
-    for path in changes:
+    for path in _single_paths(changes):
         if path in REFUSED:
             raise PflOpsError(f"--set {path}: {REFUSED[path]}")
+    for path, value in changes.items():
+        if value == {}:
+            raise PflOpsError(f"--set {path} changes nothing: it names no setting of the section")
     for suite in suites if changes else ():
         _check_apart(suite, changes)
     cells = [(suite, cell) for suite in suites for cell in suite.cells]
@@ -83,6 +86,15 @@ def check_changes(suites: Collection[Suite], changes: Changes) -> None:
     for path in changes:
         if path not in used and cells:
             raise unknown("setting of these cells", path, there, see="pfl-ops list settings, pfl-ops show METHOD")
+
+
+def _single_paths(changes: Changes, prefix: str = "") -> Iterator[str]:
+    """The path of each setting, of those of a section too: "training={lr: 0.1}" sets training.lr."""
+    for name, value in changes.items():
+        if isinstance(value, Mapping):
+            yield from _single_paths(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}"
 
 
 def _check_apart(suite: Suite, changes: Changes) -> None:

@@ -63,6 +63,20 @@ def test_paths_that_cannot_be_set(path, message):
         check_changes([TOY], {path: 0.1})
 
 
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("evaluation={split: validation}", "--set evaluation.split: the numbers of a suite are those of its own split"),
+        ("algorithm={name: ditto}", "--set algorithm.name: the method is what a cell is named after"),
+        ("training={}", "--set training changes nothing: it names no setting of the section"),
+    ],
+)
+def test_sections_that_cannot_be_set(given, message):
+    """Cells with the split of validation ran and had none of the suite's numbers; {} was shown as a change."""
+    with pytest.raises(PflOpsError, match=f"^{message}"):
+        check_changes([TOY], assignments([given]))
+
+
 def test_what_an_axis_varies_cannot_be_set():
     """With lsqs for both, FedAvg on iid and on path would be one experiment; one rate for FLIU and FedAvg is not."""
     with pytest.raises(PflOpsError, match=r"makes cells iid/fedavg and path/fedavg of toy/table1 one experiment"):
