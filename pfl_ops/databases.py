@@ -119,14 +119,18 @@ def make_aside(
 
 
 def _copied(template: Path, draft: Path) -> bool:
-    """Copy a template; False if there is none, or it is not as it was kept."""
+    """Copy a template; False if there is none, or it is not as it was kept.
+
+    Raises:
+        OSError: the copy can't be written; a part of it must not be taken for a database to make tables in.
+    """
     try:
         content = template.read_bytes()
         if hashlib.sha256(content).hexdigest() != _digest_file(template).read_text():
             return False
-        draft.write_bytes(content)
-    except OSError:
+    except (OSError, UnicodeDecodeError):
         return False
+    draft.write_bytes(content)
     return True
 
 

@@ -98,6 +98,23 @@ def test_a_full_disk_leaves_nothing_and_says_so(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_full_disk_ends_the_copy_of_a_template(tmp_path):
+    """A part of the copy was taken for a database: its tables were made, and it was called malformed."""
+    template, made = tmp_path / "cache" / "t.db", []
+    make_aside(tmp_path / "first.db", two_tables, template)
+
+    def little_room():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+        with pytest.raises(
+            PflOpsError, match=r"some.db can't be made \([^\n]*File too large[^\n]*\); is the disk"
+        ):
+            make_aside(tmp_path / "some.db", made.append, template)
+        assert not made
+
+    assert fork(little_room) == 0
+    assert {file.name for file in tmp_path.iterdir()} == {"cache", "first.db"}
+
+
 def test_a_database_set_aside_keeps_its_journal_and_never_replaces_another(tmp_path):
     for n in ("", "-2"):
         (tmp_path / "some.db").write_text(f"content{n}")
