@@ -2,6 +2,8 @@
 
 import random
 import re
+import sys
+from argparse import ArgumentParser
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -286,6 +288,37 @@ def test_state_written_in_place_is_refused_in_round_1(write: Any, where: str, tm
         f"round() returns (test_checked.py:{line})"
     )
     assert caught.value.exit_code == 2 and not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("where", ["round", "personal"])
+@pytest.mark.parametrize("counts", ["sizes", "class_counts"])
+def test_counts_written_in_place_are_refused_in_any_round(counts: str, where: str) -> None:
+    """All later rounds read them, and a resumed run has them as they were: it gave another result."""
+
+    def writes(s: Any, r: Any) -> None:
+        if r.t == 1:
+            getattr(r.task, counts)[0].add_(1)
+
+    with pytest.raises(
+        MethodError, match=rf"^method 'Writes': {where}\(\) changed task.{counts} in place; expected a new"
+    ):
+        list(simulation(Writes(writes, where, t=1)).run())
+
+
+@pytest.mark.parametrize("leave", [sys.exit, exit])
+def test_a_method_that_ends_the_process_has_failed(leave: Callable[[int], None]) -> None:
+    """`run` ended with exit code 0, without a line and a result."""
+    with pytest.raises(
+        MethodError, match=r"^method 'Writes' failed in round 1: SystemExit: 0 \(test_checked.py:\d+\)$"
+    ):
+        list(simulation(Writes(lambda s, r: leave(0), "round")).run())
+
+
+def test_a_signal_that_ends_the_process_is_no_fault_of_the_method() -> None:
+    """Ray's handler of SIGTERM raises SystemExit while the method's code runs."""
+    handler = ArgumentParser().exit  # of another file
+    with pytest.raises(SystemExit):
+        list(simulation(Writes(lambda s, r: handler(1), "round")).run())
 
 
 def test_reading_the_state_is_no_change() -> None:

@@ -109,11 +109,12 @@ class CheckedMethod:
         return s
 
     def round(self, s: State, r: Round) -> tuple[Update, Stages]:
-        before = _copies(s, r.task) if r.t == 0 else None
+        before, counts = _copies(s, r.task) if r.t == 0 else None, _versions(r.task)
         with self._named(f"round {r.t + 1}", r.t), self._repeatable("round", "r.rng(purpose)", r.t):
             answer = self.method.round(s, r)
         with self._refused("round", r.t):
             _check_unchanged(before, s, r.task)
+            _check_counts(counts, r.task)
             if not isinstance(answer, tuple) or len(answer) != 2:
                 raise _Wrong(f"{kind(answer)}; expected (state, stages)")
             update, stages = answer
@@ -130,7 +131,7 @@ class CheckedMethod:
         }
 
     def personal(self, s: State, r: Round) -> Models | None:
-        before = _copies(s, r.task) if r.t == 0 else None
+        before, counts = _copies(s, r.task) if r.t == 0 else None, _versions(r.task)
         with (
             self._named(f"personal() of round {r.t + 1}", r.t),
             self._repeatable("personal", "r.rng(purpose)", r.t),
@@ -138,6 +139,7 @@ class CheckedMethod:
             models = self.method.personal(s, r)
         with self._refused("personal", r.t):
             _check_unchanged(before, s, r.task)
+            _check_counts(counts, r.task)
             if models is not None:
                 check_models(models, r.task, clients=r.cohort)
         return models
@@ -206,15 +208,23 @@ class CheckedMethod:
             raise MethodError(f"method '{self.label}': {error}{where}", 1 if t else 2, self._own(error)) from error
         except (PflOpsError, OSError):
             raise
-        except Exception as error:
-            if out_of_memory(error):
+        except (Exception, SystemExit) as error:
+            if out_of_memory(error) or (isinstance(error, SystemExit) and not self._called_exit(error)):
                 raise
             message = (
                 f"method '{self.label}' failed in {what}: {in_a_line(error)}{place(error, self._file, anywhere=True)}"
             )
             raise MethodError(message, 1, self._own(error)) from error
 
-    def _own(self, error: Exception) -> str:
+    def _called_exit(self, error: SystemExit) -> bool:
+        """True if the author's code called exit(), which would end the command without a line, as if it had succeeded.
+
+        A handler of SIGTERM, as Ray's workers have it, raises SystemExit too, below any line of that code.
+        """
+        called = [frame.filename for frame in frames(error) if "_sitebuiltins" not in frame.filename]
+        return bool(called) and self._is_own(called[-1])
+
+    def _own(self, error: BaseException) -> str:
         """Cut the error's traceback to frames of the author's code, and return it as text; "": there are none."""
         own = [frame for frame in frames(error) if self._is_own(frame.filename)]
         if not own:
@@ -279,6 +289,18 @@ def _check_unchanged(before: Mapping[str, list[Tensor]] | None, s: State, task: 
     for name in [*before, *now]:
         if name not in now or name not in before or not all(map(_same, before[name], now[name])):
             raise _Wrong(f"{name} in place; expected a new tensor in the state that round() returns", "changed")
+
+
+def _versions(task: Task) -> dict[str, int]:
+    """PyTorch's count of writes into each of the task's counts, which all later rounds read; no copy is made."""
+    return {"task.sizes": task.sizes._version, "task.class_counts": task.class_counts._version}
+
+
+def _check_counts(before: Mapping[str, int], task: Task) -> None:
+    """Refuse counts of the task that were written into: a resumed run has them as they were."""
+    for name, version in _versions(task).items():
+        if version != before[name]:
+            raise _Wrong(f"{name} in place; expected a new tensor", "changed")
 
 
 def _same(one: Tensor, other: Tensor) -> bool:
