@@ -143,6 +143,17 @@ def test_a_dry_run_tells_what_it_takes_and_writes_no_run(one_ray: None, tmp_path
         assert store.runs() == []
 
 
+def test_records_of_a_killed_call_are_delivered_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a finished run is planned again, and reports of other scales lack it."""
+    monkeypatch.setattr(runs, "estimate", lambda *_, **__: Estimate(100, 0.2, 0, 500, 800, 1))
+    calls: list[str] = []
+    for name in ("deliver", "runs"):
+        called = getattr(Store, name)
+        monkeypatch.setattr(Store, name, lambda *a, _n=name, _f=called: (calls.append(_n), _f(*a))[1])
+    reproduce(planned(TOY), home=tmp_path, dry_run=True, work=dies)
+    assert calls == ["deliver", "runs"]
+
+
 def test_a_dry_run_makes_no_work_folder(tmp_path: Path) -> None:
     told: list = []
     assert not reproduce(planned(TOY), home=tmp_path / "none", dry_run=True, on_event=told.append, work=dies)

@@ -12,6 +12,7 @@ from pfl_ops.jobs.resources import joining
 from pfl_ops.papers import KeptRuns, ScaleName
 from pfl_ops.system.scratch import scratch
 from pfl_ops.tracking import Store, WorkFolder
+from pfl_ops.tracking.runs.store import READER_PATIENCE_SECONDS
 from pfl_ops.tuning.resources.resource_request import Amount, ResourceRequest, check_request
 from pfl_ops.tuning.session.session import StudyInterrupted
 from pfl_ops.tuning.suites.cells import OnCell, OnSuite, Reproduced
@@ -72,6 +73,8 @@ def reproduce(
             plan, store, data_dir, execution, asked, address, on_suite, on_event, kept=kept or {}, hours=hours
         )
         try:
+            if store.reachable:
+                store.deliver(READER_PATIENCE_SECONDS)  # what a killed call left may be a finished run
             missing = reproduction.missing()
             if hours is not None:
                 reproduction.read_further()
