@@ -14,7 +14,7 @@ from pfl_ops.federation.losses import LOSSES
 from pfl_ops.federation.settings import Execution
 from pfl_ops.tracking import Store
 from pfl_ops.tuning.commands import tune_study
-from pfl_ops.tuning.commands.planning import benchmark_plans
+from pfl_ops.tuning.commands.planning import begun_studies, benchmark_plans, study_plan
 from pfl_ops.tuning.commands.terms import check_build, check_fair
 from pfl_ops.tuning.session.begin import PreparedStudy, StudyOptions, recorded_settings
 from pfl_ops.tuning.studies import study_database
@@ -186,6 +186,25 @@ def test_a_study_keeps_the_number_of_test_runs(tmp_path, plan):
     assert recorded_settings("s", studies).finals == 0
     earlier = {key: value for key, value in study_storage.settings.items() if key != "finals"}
     assert Settings.from_dict(earlier).finals == 1
+
+
+def test_running_study_is_not_told_to_go_on_with_resume(tmp_path, monkeypatch, plan):
+    """The command line said "exists, 0 of 3 trials have a result; go on with --resume" of a study that ran."""
+    monkeypatch.setenv("PFL_OPS_HOME", str(tmp_path))
+    storage = str(tmp_path / "s.log")
+    study_storage = plan.begin(SimpleNamespace(data_dir=None, studies=study_database.storage(storage)), False)
+    study_storage.study.ask()
+    given = {
+        "limits": StudyLimits(), "name": "s", "resume": False, "storage": storage, "data_dir": None,
+        "execution": Execution(), "address": None,
+    }  # fmt: skip
+    with study_database.lock(tmp_path, "s"), pytest.raises(PflOpsError, match=r"study 's' is running \(process "):
+        study_plan(plan.experiment, plan.settings, 1, **given)
+    with pytest.raises(PflOpsError, match="exists, 0 of 3 trials have a result; go on with --resume"):
+        study_plan(plan.experiment, plan.settings, 1, **given)
+    benchmark = [replace(plan, name="b.toy", benchmark="b")]
+    with study_database.lock(tmp_path, "b"), pytest.raises(PflOpsError, match="study 'b' is running"):
+        begun_studies(benchmark, study_database.storage(storage), None, False)
 
 
 def test_methods_of_a_benchmark_have_one_scheduler(plan):

@@ -18,6 +18,7 @@ from pfl_ops.spaces import Space
 from pfl_ops.tracking import WorkFolder
 from pfl_ops.tuning.commands.terms import check_build, check_fair, settings_of
 from pfl_ops.tuning.session.begin import BENCHMARK, PreparedStudy, check, data_folders, readable
+from pfl_ops.tuning.studies import study_database
 from pfl_ops.tuning.studies.budget import left_of
 from pfl_ops.tuning.studies.environments import check_tests_apart
 from pfl_ops.tuning.studies.limits import MOST_TRIALS, StudyLimits
@@ -104,6 +105,8 @@ def study_plan(
     name = name or study_name(settings, experiment, folders)
     check_environments_build(settings, folders, execution)
     plan = PreparedStudy(experiment, settings, name, finals)
+    if not resume:  # else it would be told to go on with --resume
+        study_database.check_free(WorkFolder.at().root, name)
     begun = plan.found(readable(storage), folders, resume)
     plan = plan if begun is None else plan.limited(begun, limits)
     check_top(limits, plan.settings)
@@ -207,6 +210,8 @@ def begun_studies(
     Raises:
         PflOpsError: the benchmark can't be begun, or gone on with.
     """
+    if not resume:
+        study_database.check_free(WorkFolder.at().root, plans[0].benchmark)
     known = recorded(studies)
     check_benchmark(plans, known, resume)
     found = []

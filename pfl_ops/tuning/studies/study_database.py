@@ -18,6 +18,7 @@ from pfl_ops.data.store import cache_folder
 from pfl_ops.errors import PflOpsError
 from pfl_ops.files import check_writable, ends_whole
 from pfl_ops.redaction import redact, redact_address
+from pfl_ops.tracking.spools.requests import is_locked
 
 log = logging.getLogger("pfl_ops.tuning")
 logging.getLogger("alembic").setLevel(logging.ERROR)
@@ -131,16 +132,39 @@ def lock(folder: Path, name: str) -> Iterator[None]:
         PflOpsError: another process runs this study.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    file = FileLock(folder / f".study-{name}.lock", timeout=0, thread_local=False)
-    owner = folder / f".study-{name}.owner"
+    file = FileLock(_lock_file(folder, name), timeout=0, thread_local=False)
+    owner = _owner_file(folder, name)
     try:
         file.acquire()
     except Timeout:
-        who = owner.read_text() if owner.exists() else "another process"
-        raise PflOpsError(f"study '{name}' is running ({who}); wait for it or stop it, or use another --name") from None
+        raise _running(folder, name) from None
     try:
         owner.write_text(f"process {os.getpid()} on {socket.gethostname()}")
         yield
     finally:
         owner.unlink(missing_ok=True)
         file.release()
+
+
+def check_free(folder: Path, name: str) -> None:
+    """Check that no process runs a study; nothing is written.
+
+    Raises:
+        PflOpsError: one does.
+    """
+    if is_locked(_lock_file(folder, name)):
+        raise _running(folder, name)
+
+
+def _lock_file(folder: Path, name: str) -> Path:
+    return folder / f".study-{name}.lock"
+
+
+def _owner_file(folder: Path, name: str) -> Path:
+    return folder / f".study-{name}.owner"
+
+
+def _running(folder: Path, name: str) -> PflOpsError:
+    owner = _owner_file(folder, name)
+    who = (owner.read_text() if owner.exists() else "") or "another process"
+    return PflOpsError(f"study '{name}' is running ({who}); wait for it or stop it, or use another --name")
