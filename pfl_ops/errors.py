@@ -1,11 +1,13 @@
 """Errors that a user meets: one clear line, what was wrong, what is allowed, the nearest valid name."""
 
+import contextlib
 import difflib
+import inspect
 import re
 import traceback
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from pfl_ops.redaction import redact
 
@@ -176,6 +178,21 @@ def place(error: BaseException, file: str | None, anywhere: bool = False) -> str
     lines = frames(error)
     found = [frame for frame in lines if frame.filename == file] or (lines if anywhere else [])
     return f" ({Path(found[-1].filename).name}:{found[-1].lineno})" if found else ""
+
+
+def ended_by_signal(error: BaseException, code: Any) -> bool:
+    """True for SystemExit that the file of a user's function or class did not call.
+
+    Ray's workers have a handler of SIGTERM that raises it below any line. exit() in a user's file is a fault of that
+    file: the command would end without a line, as if it had succeeded.
+    """
+    if not isinstance(error, SystemExit):
+        return False
+    file = None
+    with contextlib.suppress(TypeError, OSError):  # of a notebook's cell
+        file = inspect.getsourcefile(code)
+    called = [frame.filename for frame in frames(error) if "_sitebuiltins" not in frame.filename]
+    return not called or called[-1] != file
 
 
 def together(wrong: Mapping[str, str]) -> PflOpsError:

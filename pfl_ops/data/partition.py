@@ -17,7 +17,7 @@ from pydantic import Field, create_model
 
 from pfl_ops.data.by_client import ByClient
 from pfl_ops.data.cut import counts_table
-from pfl_ops.errors import PflOpsError, in_a_line, place
+from pfl_ops.errors import PflOpsError, ended_by_signal, in_a_line, place
 from pfl_ops.registry import Registry
 from pfl_ops.section import MOST_COUNT, MOST_SEED, Section, options, plain_values
 
@@ -89,7 +89,10 @@ class Scheme(Section):
                 )
             if function.__module__.startswith("pfl_ops."):
                 return self._checked(function(labels, n_clients, **given, **chosen), len(labels), n_clients)
-            return self._drawn_twice(lambda draws: function(labels, n_clients, **draws, **chosen), given, len(labels))
+            # copies: what is written into them would be the labels that clients are trained on
+            return self._drawn_twice(
+                lambda draws: function(labels.copy(), n_clients, **_copied(draws), **chosen), given, len(labels)
+            )
         except PartitionError as error:
             raise PartitionError(error.text, data) from error.__cause__
 
@@ -103,7 +106,9 @@ class Scheme(Section):
             found, other = (self._checked(draw(draws), n, self.clients) for draws in (given, again))
         except PflOpsError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
+            if ended_by_signal(error, type(self).function):
+                raise
             where = place(error, inspect.getsourcefile(type(self).function), anywhere=True)
             raise PartitionError(f"partition '{self.kind}' failed: {in_a_line(error)}{where}") from error
         if not (np.array_equal(found.samples, other.samples) and np.array_equal(found.offsets, other.offsets)):
@@ -153,6 +158,11 @@ class Scheme(Section):
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle by name: the class is made at run time, so another process finds its own in the registry."""
         return _restore, (self.kind, self.model_dump(exclude_unset=True))
+
+
+def _copied(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of a scheme, arrays as copies."""
+    return {name: value.copy() if isinstance(value, np.ndarray) else value for name, value in given.items()}
 
 
 def _check_form(clients: object, kind: str) -> None:

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, stack_module_state, vmap
 
 from pfl_ops import rng
-from pfl_ops.errors import PflOpsError
+from pfl_ops.errors import PflOpsError, ended_by_signal, in_a_line
 from pfl_ops.models import MODELS, ModelSection, register, weights
 from pfl_ops.models.backbone import has_backbone
 
@@ -170,15 +170,21 @@ def _drawn(section: ModelSection, shape: Shape, n_classes: int, seed: int) -> Ne
     with torch.random.fork_rng(devices=[]):
         # the CPU's generator only: torch.manual_seed would also reseed the GPUs, which fork_rng leaves out here
         torch.random.default_generator.manual_seed(rng.torch_seed(seed, "model"))
+        make = MODELS.get(section.name).network
         try:
-            return MODELS.get(section.name).network(shape, n_classes, **chosen)
+            network: Network = make(shape, n_classes, **chosen)
         except PflOpsError:
             raise
-        except Exception as error:  # a user's constructor may raise anything
+        except (Exception, SystemExit) as error:  # a user's constructor may raise anything
+            if ended_by_signal(error, make):
+                raise
             raise PflOpsError(
-                f"model '{section.name}' can't be built for samples of shape {shape}: {type(error).__name__}: {error} "
+                f"model '{section.name}' can't be built for samples of shape {shape}: {in_a_line(error)} "
                 "(it is called with the shape and the number of classes)"
             ) from error
+    if not isinstance(network, nn.Module):
+        raise PflOpsError(f"model '{section.name}' gave a {type(network).__name__}; it builds and returns an nn.Module")
+    return network
 
 
 def _check_draws(network: nn.Module, again: nn.Module, name: str) -> None:
@@ -309,10 +315,12 @@ def _check_forward(network: nn.Module, example: Tensor, name: str) -> None:
             scores, features = network(example), network.body(example)  # type: ignore[operator]
             again = network(example)
             alone = network(example[:1])
-    except Exception as error:  # a user's forward pass may raise anything
+    except (Exception, SystemExit) as error:  # a user's forward pass may raise anything
+        if isinstance(error, SystemExit) and all(ended_by_signal(error, type(layer)) for layer in network.modules()):
+            raise
         raise PflOpsError(
-            f"model '{name}' fails on inputs of shape {tuple(example.shape)}: {type(error).__name__}: "
-            f"{error}{_embedding_hint(network)}"
+            f"model '{name}' fails on inputs of shape {tuple(example.shape)}: {in_a_line(error)}"
+            f"{_embedding_hint(network)}"
         ) from error
     finally:
         for layer, mode in modes.items():

@@ -2,6 +2,7 @@
 
 import hashlib
 import pickle
+import sys
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
@@ -490,6 +491,23 @@ def test_a_scheme_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
         split("halves", np.zeros(4, int), clients=2, twice=True)
 
 
+def test_a_scheme_of_ones_own_may_write_into_its_labels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are its own: clients were trained on what it left of them."""
+    for name in PARTITIONS.builtin:
+        PARTITIONS.get(name)
+    monkeypatch.setattr(PARTITIONS, "_found", dict(PARTITIONS._found))
+
+    @partition("writes")
+    def writes(labels: np.ndarray, n_clients: int) -> list[np.ndarray]:
+        first = np.flatnonzero(labels == 0)
+        labels[first] = 9
+        return [first, np.flatnonzero(labels != 9)]
+
+    labels = np.array([0, 1, 0, 1])
+    assert [r.tolist() for r in split("writes", labels, clients=2)] == [[0, 2], [1, 3]]
+    assert labels.tolist() == [0, 1, 0, 1]
+
+
 def test_a_scheme_of_ones_own_that_is_wrong_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """A division that the seed does not repeat belongs to no hash; masks and fractions are no sample numbers."""
     for name in PARTITIONS.builtin:
@@ -518,6 +536,10 @@ def test_a_scheme_of_ones_own_that_is_wrong_is_refused(monkeypatch: pytest.Monke
     def fails(labels: np.ndarray, n_clients: int, *, rng: np.random.Generator) -> list[np.ndarray]:
         return [labels[len(labels)] for _ in range(n_clients)]
 
+    def leaves(labels: np.ndarray, n_clients: int) -> list[np.ndarray]:
+        sys.exit(0)
+
+    assert refused("leaves", leaves).startswith("partition 'leaves' failed: SystemExit: 0 (test_partition.py:")
     assert refused("unseeded", unseeded).startswith("partition 'unseeded' drew two divisions from one seed; ")
     assert refused("masks", masks) == (
         "partition 'masks' gave client 0 bool [40]; expected sample numbers, whole numbers [n_k]: np.flatnonzero(mask)"

@@ -1,5 +1,6 @@
 """Networks that a user brings: registered by name, checked once, refused in one line where rows can't hold them."""
 
+import sys
 import zipfile
 from typing import Annotated
 
@@ -282,6 +283,34 @@ def test_a_constructor_that_fails_is_one_line(table):
 
     with pytest.raises(PflOpsError, match=r"'broken' can't be built for samples of shape \(16,\): IndexError: tuple"):
         build(MODELS.get("broken")(), (16,), 3, seed=0)
+
+
+@pytest.mark.parametrize(
+    ("what", "message"),
+    [
+        ("exits", r"'exits' can't be built for samples of shape \(16,\): SystemExit: 0 \(it is called"),
+        ("lines", r"'lines' can't be built for samples of shape \(16,\): ValueError: one two \(it is called"),
+        ("none", r"^model 'none' gave a NoneType; it builds and returns an nn.Module$"),
+        ("leaves", r"^model 'leaves' fails on inputs of shape \(2, 16\): SystemExit: 0$"),
+    ],
+)
+def test_a_constructor_that_ends_the_process_or_gives_none(table, what, message):
+    """exit() ended the command with exit code 0 and without a line; None was an internal error."""
+
+    class Leaves(nn.Module):
+        def forward(self, x):
+            sys.exit(0)
+
+    def make(shape, n_classes):
+        if what == "exits":
+            sys.exit(0)
+        if what == "lines":
+            raise ValueError("one\ntwo")
+        return Network({"x": Leaves()}, shape[0], n_classes) if what == "leaves" else None
+
+    register(what)(make)
+    with pytest.raises(PflOpsError, match=message):
+        build(MODELS.get(what)(), (16,), 3, seed=0)
 
 
 def test_a_head_of_the_wrong_width_is_refused(table):
