@@ -105,9 +105,7 @@ def test_a_full_disk_ends_the_copy_of_a_template(tmp_path):
 
     def little_room():
         resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
-        with pytest.raises(
-            PflOpsError, match=r"some.db can't be made \([^\n]*File too large[^\n]*\); is the disk"
-        ):
+        with pytest.raises(PflOpsError, match=r"some.db can't be made \([^\n]*File too large[^\n]*\); is the disk"):
             make_aside(tmp_path / "some.db", made.append, template)
         assert not made
 
