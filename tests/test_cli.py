@@ -1533,12 +1533,16 @@ def test_hours_without_claims_to_decide_are_refused(words: list[str], message: s
     assert result.exit_code == 2 and message in result.stderr
 
 
+def plan_of(suites: list[Any]) -> SimpleNamespace:
+    return SimpleNamespace(suites=suites, parts=(), wanted=())
+
+
 def test_a_report_that_cannot_be_made_stops_no_other_suite(monkeypatch: pytest.MonkeyPatch) -> None:
     names = ("fliu/table1", "fliu/table2")
     told: list[str] = []
 
     def reproduce(plan: Any, on_suite: Any, **_: Any) -> list[Any]:
-        found = [SimpleNamespace(suite=suite, problems={}, stand_ins={}, uncounted=0) for suite in plan]
+        found = [SimpleNamespace(suite=suite, problems={}, stand_ins={}, uncounted=0) for suite in plan.suites]
         for one in found:
             on_suite(one)
         return found
@@ -1551,7 +1555,7 @@ def test_a_report_that_cannot_be_made_stops_no_other_suite(monkeypatch: pytest.M
             suite=found.suite.name, run="3 of 40", failed=0, ours={}, derived={}, networks=(), changes=(), standings=()
         )
 
-    monkeypatch.setattr(tuning, "plan", lambda chosen, *_, **__: [suite for suite, _ in chosen])
+    monkeypatch.setattr(tuning, "plan", lambda chosen, *_, **__: plan_of([suite for suite, _ in chosen]))
     monkeypatch.setattr(tuning, "reproduce", reproduce)
     monkeypatch.setattr(sys.modules["pfl_ops.cli.reproduce"]._Keeper, "_report", report)
     result = cli("reproduce", *names)
@@ -1624,10 +1628,32 @@ def test_reproduce_alone_runs_its_plan_and_lists_the_claims(monkeypatch: pytest.
 @pytest.mark.parametrize("words", [["--scale", "smoke"], ["drdm/table3"], ["--all"], ["--set", "training.lr=1"]])
 def test_names_and_flags_run_no_plan(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     scales: list[str] = []
-    monkeypatch.setattr(tuning, "plan", lambda _, scale, **__: scales.append(scale))
+    monkeypatch.setattr(tuning, "plan", lambda _, scale, **__: scales.append(scale) or plan_of([]))
     monkeypatch.setattr(tuning, "reproduce", lambda plan, **_: [])
     assert cli("reproduce", *words).exit_code == 0
     assert scales == ["smoke"]
+
+
+def test_reproduce_says_what_changed_settings_do_before_it_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cells that can't be run so were named after all runs, a line each; settings without effect were not named."""
+    monkeypatch.setattr(tuning, "reproduce", lambda plan, **_: [])
+
+    def told(*changes: str) -> list[str]:
+        given = (word for change in changes for word in ("--set", change))
+        return cli("reproduce", "fliu/table1", "--only", "path/{local,fedavg,fliu}", *given).stderr.splitlines()
+
+    assert told("training.momentum=0.5") == [
+        "no run of fliu/table1 path/local, path/fliu: training: momentum belongs to optimiser sgd, not adam"
+    ]
+    why = "(scores come from test data)"
+    assert told("evaluation.validation_share=0.3") == [
+        f"without effect: evaluation.validation_share in all cells {why}"
+    ]
+    why = "(the method does not read it)"
+    assert told("participation={weighting: uniform}", "training.rounds=2") == [
+        f"without effect: participation.weighting in 2 of 3 cells {why}"
+    ]
+    assert told("training.lr=0.1") == []
 
 
 def test_claims_are_summed_up_apart_by_origin_and_network() -> None:

@@ -1,9 +1,11 @@
 """`pfl-ops reproduce`: the papers' tables and figures again, ours beside theirs."""
 
 import math
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,7 +13,7 @@ import typer
 
 from pfl_ops.cli.checks import check_data_dir, check_folder
 from pfl_ops.cli.names import completion
-from pfl_ops.cli.options import DataDir, DryRun, TrackingUri, execution_of, option, with_flags
+from pfl_ops.cli.options import DataDir, DryRun, TrackingUri, execution_of, option, unread, with_flags
 from pfl_ops.cli.output import err, interruptible, out, say
 from pfl_ops.cli.run import PAGE, served
 from pfl_ops.errors import PflOpsError, count, echo, in_a_line, together
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
     from pfl_ops.reports.suites.suites import SuiteSummary
     from pfl_ops.results import Result
     from pfl_ops.tuning.suites.cells import Reproduced
-    from pfl_ops.tuning.suites.plans import ReproductionPlan
+    from pfl_ops.tuning.suites.plans import CellRun, ReproductionPlan
 
 _option = partial(option, panel="Reproducing")
 
@@ -178,7 +180,7 @@ def reproduce(
         return
 
     from pfl_ops import tuning  # slow to import, so after the checks of the arguments
-    from pfl_ops.cli.reproduce_results import show_results
+    from pfl_ops.cli.reproduce_results import problem_lines, show_results
     from pfl_ops.cli.reproduce_watch import ReproduceProgress
 
     plans = (
@@ -186,6 +188,11 @@ def reproduce(
         if planned
         else [tuning.plan(chosen, size, repetitions=repetitions, data_dir=data_dir, changes=changes)]
     )
+    for part in (part for plan in plans for part in plan.parts):
+        for line in problem_lines(part.suite.name, part.problems):
+            say(err(), f"no run of {line}")
+    if told := _unread(chain.from_iterable(plan.wanted for plan in plans)):
+        say(err(), told)
     kept = _known_results(results, [one for one, _ in chosen], size, changes, data_dir) if results is not None else {}
     keeper = _Keeper(reports, results, data_dir, tracking_uri, own)
     found: list[Reproduced] = []
@@ -211,6 +218,24 @@ def reproduce(
         show_results(found, keeper.summaries, reports, planned, data_dir)
     if wrong := keeper.failures:
         raise together({what: in_a_line(why) for what, why in wrong.items()}) from next(iter(wrong.values()))
+
+
+def _unread(jobs: "Iterable[CellRun]") -> str:
+    """Return one line on changed settings that change no result of some cells; "": there are none."""
+    from pfl_ops.papers.overrides import single_paths
+
+    cells: Counter[str] = Counter()
+    idle: Counter[tuple[str, str]] = Counter()
+    for job in jobs:
+        if job.number == 0:
+            paths = list(single_paths(job.changes))
+            cells.update(paths)
+            idle.update(unread(job.experiment, paths).items())
+    told = [
+        f"{path} in {'all' if n == cells[path] else f'{n} of {cells[path]}'} cells ({why})"
+        for (path, why), n in idle.items()
+    ]
+    return f"without effect: {'; '.join(told)}" if told else ""
 
 
 def _known_results(

@@ -1,7 +1,7 @@
 """The end of `pfl-ops reproduce` on the terminal: runs, claims and problems of each suite."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -47,8 +47,8 @@ def show_results(
         named = ", ".join(one.suite for one in summaries if one.changes)
         say(console, f"judged under changed settings: {', '.join(changes)}{f' ({named})' if planned else ''}")
     for one in done:
-        for cell, reason in one.problems.items():
-            say(console, f"{one.suite.name} {cell}: {reason}")
+        for line in problem_lines(one.suite.name, one.problems):
+            say(console, line)
     for one in done:
         if one.uncounted:
             say(console, f"{one.suite.name}: {one.uncounted_in_words}")
@@ -62,6 +62,19 @@ def show_results(
         say(console, f"\n{LARGER}")
     if summaries:
         say(console, f"\nreports: {folder}/index.html")
+
+
+def problem_lines(suite: str, problems: Mapping[str, str]) -> Iterator[str]:
+    """Yield a line for each reason why cells of a suite have no run.
+
+    >>> list(problem_lines("fliu/table1", {"path/local": "no such data", "path/fliu": "no such data"}))
+    ['fliu/table1 path/local, path/fliu: no such data']
+    """
+    cells: dict[str, list[str]] = {}
+    for cell, reason in problems.items():
+        cells.setdefault(reason, []).append(cell)
+    for reason, names in cells.items():
+        yield f"{suite} {', '.join(names)}: {reason}"
 
 
 def _suites_table(summaries: "list[SuiteSummary]") -> "Table":

@@ -68,7 +68,7 @@ def check_changes(suites: Collection[Suite], changes: Changes) -> None:
     Raises:
         PflOpsError: the first mistake; of a path that does not exist, with the nearest.
     """
-    for path in _single_paths(changes):
+    for path in single_paths(changes):
         if path in REFUSED:
             raise PflOpsError(f"--set {path}: {REFUSED[path]}")
     for path, value in changes.items():
@@ -88,11 +88,15 @@ def check_changes(suites: Collection[Suite], changes: Changes) -> None:
             raise unknown("setting of these cells", path, there, see="pfl-ops list settings, pfl-ops show METHOD")
 
 
-def _single_paths(changes: Changes, prefix: str = "") -> Iterator[str]:
-    """The path of each setting, of those of a section too: "training={lr: 0.1}" sets training.lr."""
+def single_paths(changes: Changes, prefix: str = "") -> Iterator[str]:
+    """The path of each setting, of those of a section too.
+
+    >>> list(single_paths({"training": {"lr": 0.1, "momentum": 0.9}, "rounds": 3}))
+    ['training.lr', 'training.momentum', 'rounds']
+    """
     for name, value in changes.items():
         if isinstance(value, Mapping):
-            yield from _single_paths(value, f"{prefix}{name}.")
+            yield from single_paths(value, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}"
 

@@ -279,7 +279,12 @@ def test_own_suites_are_listed_after_the_others(example: Callable[..., Path]) ->
 
 def test_own_suites_run_without_names(example: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
     planned: list[str] = []
-    monkeypatch.setattr(tuning, "plan", lambda chosen, *_, **__: planned.extend(suite.name for suite, _ in chosen))
+
+    def plan(chosen: Any, *_: Any, **__: Any) -> SimpleNamespace:
+        planned.extend(suite.name for suite, _ in chosen)
+        return SimpleNamespace(parts=(), wanted=())
+
+    monkeypatch.setattr(tuning, "plan", plan)
     monkeypatch.setattr(tuning, "reproduce", lambda plan, **_: [])
     assert CliRunner().invoke(app, ["reproduce", "--suite", str(example())]).exit_code == 0
     assert planned == ["ours/table1"]

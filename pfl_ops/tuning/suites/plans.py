@@ -108,9 +108,10 @@ def plan(
     made = ReproductionPlan(
         scale, tuple(_part(suite, cells, scale, repetitions, data_dir, changes) for suite, cells in chosen)
     )
-    problems = [reason for part in made.parts for reason in part.problems.values()]
+    problems = [(part.suite, cell, reason) for part in made.parts for cell, reason in part.problems.items()]
     if problems and not made.wanted:
-        raise PflOpsError(problems[0])
+        suite, cell, reason = problems[0]
+        raise PflOpsError(f"{_named(suite, cell)}{reason}")
     return made
 
 
@@ -142,17 +143,16 @@ def _part(
             )
         except PflOpsError as error:
             if cell.name in names:
-                problems[cell.name] = _named(suite, cell, str(error))
+                problems[cell.name] = str(error).removeprefix(_named(suite, cell.name))
             continue
         if data:
             stand_ins[cell.name] = data
     return Part(suite, tuple(cell.name for cell in cells), jobs, stand_ins, problems, changes)
 
 
-def _named(suite: Suite, cell: Cell, reason: str) -> str:
-    """A reason with the cell that it is about."""
-    where = f"{suite.name}, cell {cell.name}: "
-    return reason if reason.startswith(where) else f"{where}{reason}"
+def _named(suite: Suite, cell: str) -> str:
+    """The beginning of a message about a cell."""
+    return f"{suite.name}, cell {cell}: "
 
 
 def substitute(suite: Suite, data: str, scale: ScaleName, data_dir: str | None = None) -> str | None:
