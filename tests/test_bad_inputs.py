@@ -4,9 +4,11 @@ A new case is one `Bad` in the list of its kind. In its words, `{folder}` is a f
 working folder and the work folder are empty.
 """
 
+import errno
 import os
 import shlex
 import shutil
+import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 from documents import ROOT
+from optuna.exceptions import StorageInternalError
 from typer.testing import CliRunner, Result
 
 from pfl_ops import registry
@@ -637,6 +640,34 @@ def test_internal_errors_are_one_line_with_exit_code_1(empty: Path, monkeypatch:
     assert result.stderr == "pfl-ops: internal error: LookupError: a fault of ours \\x1b[31m; --debug shows where\n"
     assert isinstance(result.exception.__cause__, LookupError)  # type: ignore[union-attr]
     assert "Traceback" in CliRunner().invoke(app, ["list", "models", "--debug"]).stderr
+
+
+@pytest.mark.parametrize(
+    ("cause", "reason"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device"), "No space left on device"),
+        (OSError(errno.ENOSPC, "No space left on device", "/a/b"), "No space left on device: /a/b"),
+        (sqlite3.OperationalError("database or disk is full"), "No space left on device"),
+    ],
+)
+@pytest.mark.parametrize("wrapped", [True, False])
+def test_a_full_disk_is_a_line_on_making_room(
+    cause: Exception, reason: str, wrapped: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Optuna said "invalid data in the commit, e.g. exceeding max length", as an internal error with exit code 1."""
+
+    def full(kind: str) -> None:
+        try:
+            raise cause
+        except Exception as error:
+            raise (StorageInternalError("invalid data in the commit") if wrapped else cause) from error.__cause__
+
+    monkeypatch.setattr("pfl_ops.cli.show.show_list", full)
+    result = CliRunner().invoke(app, ["list", "models"])
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr == (
+        f"pfl-ops: the disk is full ({reason}); make room, and repeat the command (a study that has begun: --resume)\n"
+    )
 
 
 @pytest.mark.parametrize(

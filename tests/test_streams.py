@@ -25,7 +25,7 @@ def shell(words: str, redirection: str) -> subprocess.CompletedProcess[str]:
         ("list partitions", ">&-", 0, ""),
         ("list partitions", "<&- >&- 2>&-", 0, ""),
         ("list partition", ">&-", 2, "pfl-ops: no kind "),
-        ("list partitions", ">/dev/full", 2, "pfl-ops: [Errno 28] No space left on device\n"),
+        ("list partitions", ">/dev/full", 2, "pfl-ops: the disk is full (No space left on device); make room"),
     ],
 )
 def test_output_that_goes_nowhere_is_no_traceback(words: str, redirection: str, code: int, told: str) -> None:

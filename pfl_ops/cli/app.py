@@ -1,5 +1,6 @@
 """The Typer application: one line for what a user can mend, a traceback for `--debug`, 130 for Ctrl-C."""
 
+import errno
 import re
 import sys
 import traceback
@@ -19,6 +20,8 @@ from pfl_ops.system.memory import out_of_memory
 DEBUG = "--debug"
 LONGEST_LINE = 1000  # characters of an error
 LONGEST_REASON = 200  # characters of PyTorch's account of missing memory, which ends with advice for its own users
+SQLITE_FULL = "database or disk is full"
+MOST_CAUSES = 20  # of an error, that are looked at
 
 
 class Command(TyperCommand):
@@ -70,12 +73,14 @@ class CommandGroup(TyperGroup):
             if isinstance(error, BrokenPipeError) and not has_reader():  # it has enough, as `head` has
                 drop_output()
                 sys.exit(CLOSED)
-            code = _say(_of_system(error), debug)
+            code = _say(_of_full_disk(error) or _of_system(error), debug)
         except typer.TyperException as error:  # an unknown flag, a missing argument
             code = _say(_plain(error), debug)
         except Exception as error:
             if out_of_memory(error):
                 code = _say(_of_memory(error), debug, 1)
+            elif full := _of_full_disk(error):
+                code = _say(full, debug)
             else:
                 code = _say(f"internal error: {in_a_line(error)}; {DEBUG} shows where", debug, 1)
             raise SystemExit(code) from error  # so that a test can show it
@@ -101,6 +106,24 @@ def _of_system(error: OSError) -> str:
     if error.strerror is None or error.filename is None:
         return str(error)
     return f"{error.strerror}: {echo(error.filename, LONGEST_PATH)}"
+
+
+def _of_full_disk(error: BaseException) -> str:
+    """The advice for a full disk, which an error or one of its causes is about; "": none is.
+
+    Optuna and MLflow say of a database without room that data are invalid, and keep SQLite's error as the cause.
+    """
+    cause: BaseException | None = error
+    for _ in range(MOST_CAUSES):
+        if cause is None:
+            break
+        is_full = isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT)
+        if is_full or SQLITE_FULL in in_a_line(cause):
+            named = is_full and getattr(cause, "filename", None)
+            reason = _of_system(cause) if isinstance(cause, OSError) and named else "No space left on device"
+            return f"the disk is full ({reason}); make room, and repeat the command (a study that has begun: --resume)"
+        cause = cause.__cause__ or cause.__context__
+    return ""
 
 
 def _of_memory(error: Exception) -> str:
