@@ -265,6 +265,9 @@ NUMBERS = [
     Bad("bench_empty", "bench --precision ''", "--precision is empty; give a value, or leave it out"),
     Bad("uri_empty", ("run", "fedavg", "--tracking-uri", ""), "--tracking-uri is empty; give a value, or leave it out"),
     Bad("uri_empty_by_equals", "run fedavg --tracking-uri=", "--tracking-uri is empty; give a value, or leave it out"),
+    Bad("uri_scheme", "compare --tracking-uri foo://bar", "tracking address 'foo://bar' is not one that works here"),
+    Bad("uri_scheme_ui", "ui --tracking-uri foo://bar", "tracking address 'foo://bar' is not one that works here"),
+    Bad("uri_no_file", "compare --tracking-uri sqlite:///", "tracking address 'sqlite:///' names no file"),
     Bad("storage_empty", ("tune", "fedavg", "--storage", ""), "--storage is empty; give a value, or leave it out"),
     Bad(
         "metric_empty", ("tune", "fedavg", "--metric", "val/L1/acc", "--metric", ""), "--metric is empty; give a value"

@@ -30,7 +30,7 @@ def ui_command(
     Raises:
         PflOpsError: the address is a server, which has a page of its own; or the port is taken.
     """
-    target = TrackingTarget.of(WorkFolder.open(home), tracking_uri)
+    target = TrackingTarget.of(WorkFolder.at(home), tracking_uri)
     if target.server:
         raise PflOpsError(f"{target.label} is a tracking server with a page of its own: open it in a browser")
     with socket.socket() as probe:
@@ -39,6 +39,7 @@ def ui_command(
             probe.bind(("127.0.0.1", port))
         except OSError as error:
             raise PflOpsError(f"port {port} is taken ({error.strerror}); choose another by --port") from error
+    WorkFolder.open(home)
     argv = [sys.executable, "-m", "mlflow", "server"]
     argv += ["--artifacts-destination", str(target.artifacts), "--host", "127.0.0.1", "--port", str(port)]
     argv += ["--workers", "1", "--app-name", "pfl-ops"]
@@ -76,7 +77,7 @@ def newest_pages(home: str | None = None, tracking_uri: str | None = None) -> li
     from pfl_ops.tracking.descriptions.views import FIRST, TAG
     from pfl_ops.tracking.page.short import short_address
 
-    target = TrackingTarget.of(WorkFolder.open(home), tracking_uri)
+    target = TrackingTarget.of(WorkFolder.at(home), tracking_uri)
     file = sqlite_file(target.uri)
     if file is not None and not file.exists():
         return []  # asking would make it

@@ -103,8 +103,8 @@ class Store:
             PflOpsError: the folder can't be written, or the address can't be used.
             ServerUnavailable: the target does not answer, and `offline` is False.
         """
+        target = TrackingTarget.of(WorkFolder.at(home), tracking_uri)  # a wrong address leaves no work folder
         place = WorkFolder.open(home)
-        target = TrackingTarget.of(place, tracking_uri)
         if requests.is_own(place, target):
             requests.settle(place)
         store = cls(place, target, offline)
