@@ -273,6 +273,18 @@ def test_a_full_disk_leaves_the_old_partition(folder: Path) -> None:
     assert sorted(file.name for file in folder.iterdir()) == ["partition.json", "partition.parquet"]
 
 
+def test_a_disk_with_room_for_one_of_both_files_leaves_the_old_partition(tmp_path: Path) -> None:
+    """The new samples took their place beside the old words, and neither partition could be read."""
+    old, new = (
+        Recorded([np.array([k, 2])], test=None, counts=np.array([[1, 1]]), about={"note": "x" * k}) for k in (0, 20_000)
+    )
+    write_partition(tmp_path, old)
+    with full_disk(after=15_000), pytest.raises(PflOpsError, match=r"can't write the partition to .*: "):
+        write_partition(tmp_path, new)
+    assert read_partition(tmp_path).digest == old.digest
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["partition.json", "partition.parquet"]
+
+
 def test_for_other_data_or_other_clients(folder: Path, tmp_path: Path) -> None:
     scheme = PARTITIONS.get("file")
     rng = np.random.default_rng(0)
