@@ -104,7 +104,7 @@ def study_lines(found: "StudyOutlook", place: SearchPlace, data_dir: str | None,
     if place.known:
         started = estimate.with_startup()
         at_once = place.asked.at_once(max(1, left.trials) * settings.at_once, place.execution.device)
-        trials = affordable(left, estimate.of_runs(settings.n_parts), at_once)
+        trials = affordable(left, estimate.of_runs(settings.n_parts), at_once, estimate.of_runs(found.baselines))
         whole = duration(started.of_trials(trials * settings.n_parts + found.baselines, at_once))
         if_all = IF_NONE_IS_STOPPED * (settings.scheduler != "none" or not settings.combination)
         if not left.trials:

@@ -286,6 +286,24 @@ def test_trials_that_fit_are_known_from_the_cost_of_one():
     assert affordable(settings_of(samples=1000, hours=0.5, trials=2), one, 1) == 2
 
 
+def test_trials_that_fit_come_after_fedavg_in_environments():
+    """3,000 samples, three environments, runs of 480: FedAvg's have 1,440, the second trial starts with 2,880 spent. A
+    third one, which would start with 4,320, was said to fit. Of sixteen runs at once nineteen start before the other
+    1,560 are spent: seven trials. 1,440 samples, and half an hour, are FedAvg's alone."""
+    run = Estimate(600 - RUN_SECONDS, 1, 1, 9, 1, 1, samples=480)
+    trial = before = run.of_runs(3)
+
+    def fit(at_once, scheduler=None, **budget):
+        given = {"environments": ["path", "iid", "ls"], "scheduler": scheduler}
+        settings = Settings.of(toy(), SPACE, StudyLimits(**budget), METRIC, **given)
+        return affordable(settings, trial, at_once, before)
+
+    assert [fit(at_once, samples=3000) for at_once in (1, 2, 16)] == [2, 2, 7]
+    assert fit(16, "paired", samples=3000) == 2 + 15  # one run of each trial at a time
+    assert fit(2, samples=1000) == fit(1, samples=1440) == fit(1, hours=0.5) == 0
+    assert fit(1, hours=1) == 1 and fit(1, hours=1.01) == 2 and fit(3, hours=1) == 5
+
+
 def test_trials_of_next_to_no_time_do_not_all_fit():
     """18 s; a trial of three runs whose rounds take 0.02 s is recorded three times."""
     trial = Estimate(0.02, 0.01, 0.01, 1, 1, 1, samples=300).of_runs(3)

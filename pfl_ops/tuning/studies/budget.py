@@ -22,17 +22,23 @@ HOUR = 3600.0  # seconds
 SAVE_EVERY = 10.0  # seconds between two records of the search's time
 
 
-def affordable(settings: Settings, trial: "Estimate", at_once: int) -> int:
+def affordable(settings: Settings, trial: "Estimate", at_once: int, before: "Estimate | None" = None) -> int:
     """Return the number of whole trials of which the last one starts before a budget is spent.
 
     Args:
-        trial: the cost of one that is not stopped early. at_once: trials side by side.
+        trial: the cost of one that is not stopped early. at_once: runs side by side; those of one trial may be among
+            them (`Settings.at_once`).
+        before: the cost of the runs before the first trial, which the budgets count: FedAvg's in environments.
     """
-    number = settings.trials
+    number, of_trial = settings.trials, settings.at_once
     if settings.hours and trial.seconds > 0:
-        number = min(number, at_once * max(1, math.ceil(settings.hours * HOUR / trial.seconds)))
+        seconds = settings.hours * HOUR - (before.seconds / at_once if before else 0.0)
+        in_turn = max(1, math.ceil(seconds * of_trial / trial.seconds)) if seconds > 0 else 0
+        number = min(number, math.ceil(at_once * in_turn / of_trial))
     if settings.samples and trial.samples:
-        number = min(number, math.ceil(settings.samples / trial.samples) + at_once - 1)
+        samples = settings.samples - (before.samples if before else 0)
+        started = math.ceil(samples * of_trial / trial.samples) + at_once - 1 if samples > 0 else 0
+        number = min(number, math.ceil(started / of_trial))
     return number
 
 
