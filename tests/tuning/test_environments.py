@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from fake_run import FakeRun
-from tuning_fake import toy, tune
+from tuning_fake import records, toy, tune
 
 from pfl_ops import spaces
 from pfl_ops.cli import study_page
@@ -562,6 +562,15 @@ def test_study_in_two_environments_on_the_real_engine(home, cache, monkeypatch):
         tune(None, name="environments", resume=True, home=home, **PATH_IID)
     with pytest.raises(PflOpsError, match=r"other settings \(now --held-out qs, not ls\)"):
         tune(experiment, **{**given, "held_out": ["qs"]}, resume=True)
+
+
+@pytest.mark.usefixtures("one_ray")
+def test_budget_that_fedavg_spends_is_named(home):
+    """2 environments, 9 rounds of 10 samples. The line was "no trial was completed (0 without a result)"."""
+    with pytest.raises(
+        PflOpsError, match="FedAvg's runs in the environments count: search ended by --samples 100: 180"
+    ):
+        tune(toy(), space=SPACE, **PATH_IID, records=records, samples=100, home=home, name="too-few")
 
 
 def test_diverged_tests_in_environments_are_told():

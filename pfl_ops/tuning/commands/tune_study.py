@@ -336,6 +336,11 @@ def _decide(session: Session, experiment: Experiment, repetitions: int) -> list[
         parent.text(to_csv(table), "trials.csv")
         if drawn := picture(table, goal, best[0] if best else None):
             parent.figure(drawn[1], drawn[0])
+    if best is None and not len(table) and (ended := ending(session.settings, study_storage)):
+        raise PflOpsError(
+            f"no trial of study '{study_storage.name}' was begun, since FedAvg's runs in the environments count: "
+            f"{ended}; go on with a larger budget and --resume"
+        )
     if best is None:
         errors = [error for error in table["error"] if error] if len(table) else []
         last = f"; the last one: {errors[-1]}" if errors else ""
