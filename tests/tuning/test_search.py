@@ -3,12 +3,13 @@
 import math
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from optuna.trial import TrialState
 from ray.tune.schedulers import TrialScheduler
 
 from pfl_ops import spaces
-from pfl_ops.jobs.early_stop import EarlyStop
+from pfl_ops.jobs.early_stop import STOP, EarlyStop
 from pfl_ops.jobs.report import Failure
 from pfl_ops.tuning.session.search import Search
 from pfl_ops.tuning.studies import study_database
@@ -239,6 +240,31 @@ def test_a_refilled_rung_stops_a_bad_trial_and_not_a_good_one(made):
         trial = running("new")
         scheduler.on_trial_add(None, trial)
         assert scheduler.on_trial_result(None, trial, {"round": 1, "val/L1/acc": value}) == expected
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_trials_end_at_the_rungs_as_the_page_says(sign):
+    """Rungs 5 and 15 of 20 rounds: below the 66.7th percentile of the trials that were there before, docs/tuning.md."""
+    draws = np.random.default_rng(0).normal(size=(60, 4)).cumsum(axis=1)
+    scheduler, before, ends = EarlyStop("m", "max" if sign > 0 else "min", 20, 5), {5: [], 15: []}, []
+    for number, scores in enumerate(draws):
+        curve = dict(zip((5, 10, 15, 20), sign * scores, strict=True))
+        trial = running(str(number))
+        scheduler.on_trial_add(None, trial)
+        stop = (t for t in (5, 10, 15) if scheduler.on_trial_result(None, trial, {"round": t, "m": curve[t]}) == STOP)
+        end = next(stop, 20)
+        if end == 20:
+            scheduler.on_trial_complete(None, trial, {"round": 20, "m": curve[20]})
+        expected = 20
+        for rung, rivals in before.items():
+            value = sign * curve[rung]
+            is_worse = bool(rivals) and value < np.percentile(rivals, 200 / 3)
+            rivals.append(value)
+            if is_worse:
+                expected = rung
+                break
+        ends.append((end, expected))
+    assert all(end == expected for end, expected in ends) and {end for end, _ in ends} == {5, 15, 20}
 
 
 def test_smaller_is_better_where_it_is():
