@@ -31,6 +31,7 @@ from pfl_ops.tuning.findings.study import Study
 from pfl_ops.tuning.session.confirm import judge
 from pfl_ops.tuning.studies import study_database
 from pfl_ops.tuning.studies import study_storage as study_storages
+from pfl_ops.tuning.studies.limits import StudyLimits
 from pfl_ops.tuning.studies.objective import Objective
 
 SPACE = spaces.from_dict({"algorithm.x": {"float": [0, 1]}, "first": [{"algorithm.x": 0.25}, {"algorithm.x": 0.75}]})
@@ -290,6 +291,18 @@ def test_trials_as_good_as_the_choice_are_named_by_method():
     entries[1].study.tie_note = line
     notes = leaderboard_notes.notes(entries, leaderboard.leaderboard(entries))
     assert f"rival: {line}." in notes and not any(note.startswith("toy: ") for note in notes)
+
+
+def test_choice_without_a_rival_is_named_beside_confirmed_ones():
+    """One trial of five was complete, and its choice stood beside the confirmed ones without a word."""
+    entries = [entry("toy", 0.9, {0: 0.5}), entry("rival", 0.8, {0: 0.6})]
+    values = {0: {1000: 0.9, 1001: 0.8, 1002: 0.9}, 1: {1000: 0.7, 1001: 0.9, 1002: 0.6}}
+    entries[0].study.confirmation = judge("val/L1/acc", True, values, {}, [1000, 1001, 1002])
+    notes = leaderboard_notes.notes(entries, leaderboard.leaderboard(entries))
+    (told,) = [note for note in notes if note.startswith("Chosen among")]
+    assert told.endswith("toy not separated after 3. Not repeated, since only one configuration is complete: rival.")
+    entries[1].plan.settings = entries[1].plan.settings.limited(StudyLimits(confirm=0))
+    assert "Not repeated" not in " ".join(leaderboard_notes.notes(entries, leaderboard.leaderboard(entries)))
 
 
 def test_mean_over_a_part_of_the_tests_says_so():

@@ -164,15 +164,22 @@ def _evaluation_errors(entries: Sequence[MethodStudy]) -> str:
 
 
 def _confirmed(entries: Sequence[MethodStudy]) -> str:
-    """The choices that were made among the best configurations with new seeds."""
-    told = []
+    """The choices that were made among the best configurations with new seeds, and those that had no rival."""
+    told, alone = [], []
     for entry in entries:
-        if found := entry.study.confirmation if entry.study else None:
+        if entry.study is None:
+            continue
+        if found := entry.study.confirmation:
             how = "separated" if found.separated else "not separated"
             changed = f", not trial {found.first:03d} as the search" if found.changed else ""
             told.append(f"{entry.plan.method} {how} after {len(found.seeds)}{changed}")
+        elif entry.plan.settings.confirm:
+            alone.append(entry.plan.method)
+    if not told:
+        return ""
     how = "Chosen among the best configurations, repeated with new seeds on validation data"
-    return f"{how}: {'; '.join(told)}." if told else ""
+    others = f" Not repeated, since only one configuration is complete: {', '.join(alone)}." if alone else ""
+    return f"{how}: {'; '.join(told)}.{others}"
 
 
 def _ties(entries: Sequence[MethodStudy]) -> list[str]:
