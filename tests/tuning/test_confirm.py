@@ -378,12 +378,16 @@ def test_a_study_without_rivals_or_results_is_not_confirmed(tmp_path):
     study_storage = StudyStorage(
         "s", study_database.storage(str(tmp_path / "s.log")), settings.objective, {"digest": "d"}
     )
+    told = []
+    session = SimpleNamespace(settings=settings, study_storage=study_storage, tell=lambda kind, text: told.append(text))
     for state in (TrialState.FAIL, TrialState.COMPLETE):
+        assert not told
         trial = study_storage.study.ask()
         trial.suggest_float("algorithm.x", 0.5, 0.5)
         study_storage.study.tell(trial, 0.5 if state is TrialState.COMPLETE else None, state)
-        source = Confirmations(SimpleNamespace(settings=settings, study_storage=study_storage), None, Execution())
+        source = Confirmations(session, None, Execution())
         assert source.next() is None and source.over and source.result is None
+    assert told == ["s: not confirmed: trial 001 has the only configuration that is complete"]
 
 
 # -- settings ---------------------------------------------------------------------------------------------------------

@@ -221,6 +221,10 @@ class Confirmations(TrackedJobs):
             self._read(study_storage.top(k) if n and goal.single else [])
         assert self._trials is not None
         if len(self._trials) < 2:
+            if self._trials and len(study_storage.trials()) > 1:
+                (number,) = self._trials
+                text = f"not confirmed: trial {number:03d} has the only configuration that is complete"
+                session.tell("confirmed", text=f"{study_storage.name}: {text}")
             self.over = True
             return
         seeds = [session.settings.experiment.seed + SEED_OFFSET + i for i in range(n)]
