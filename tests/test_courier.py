@@ -24,6 +24,7 @@ from pfl_ops.errors import PflOpsError
 from pfl_ops.federation.execution import choose
 from pfl_ops.federation.loop.simulate import Simulation
 from pfl_ops.federation.settings import Execution
+from pfl_ops.federation.state import checkpoint
 from pfl_ops.results import DIVERGED
 from pfl_ops.tracking import Store
 from pfl_ops.tracking.home import WorkFolder
@@ -212,6 +213,29 @@ def test_a_stopped_run_that_a_courier_takes_up_late_stays_finished(home, monkeyp
     (folder,) = requests.pending(WorkFolder(home))
     with monkeypatch.context() as patched:
         patched.setattr(requests, "settle", lambda *_: None)  # as if its courier failed once more
+        go(experiment(), home)
+    while len(requests.pending(WorkFolder(home))) > 1:
+        time.sleep(0.05)
+    requests.settle(WorkFolder(home))
+    assert not folder.exists()
+    run = only(home)
+    assert (run.status, recording.FINISHED in run.metrics) == ("FINISHED", True)
+
+
+def test_a_run_that_failed_at_its_last_write_and_is_repeated_is_finished(home, monkeypatch):
+    """All rounds were on disk before the end. Its request was delivered last, and the finished run was FAILED."""
+
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(requests, "start", lambda *_, **__: exec("raise OSError"))
+        patched.setattr(checkpoint.Checkpoints, "finish", full)
+        with pytest.raises(PflOpsError):
+            go(experiment(), home)
+    (folder,) = requests.pending(WorkFolder(home))
+    with monkeypatch.context() as patched:
+        patched.setattr(requests, "settle", lambda *_: None)
         go(experiment(), home)
     while len(requests.pending(WorkFolder(home))) > 1:
         time.sleep(0.05)
