@@ -75,10 +75,14 @@ def alone_in(folder: Path | str) -> Iterator[None]:
     made = [missing for missing in (folder, *folder.parents) if not missing.exists()]
     with contextlib.ExitStack() as held:
         with contextlib.suppress(OSError):
-            folder.mkdir(parents=True, exist_ok=True)
-            handle = os.open(folder, os.O_RDONLY)
-            held.callback(os.close, handle)  # releases the lock
-            fcntl.flock(handle, fcntl.LOCK_EX)
+            is_held = False
+            while not is_held:
+                folder.mkdir(parents=True, exist_ok=True)
+                handle = os.open(folder, os.O_RDONLY)
+                held.callback(os.close, handle)  # releases the lock
+                fcntl.flock(handle, fcntl.LOCK_EX)
+                # a holder whose block raised has removed the folder that it had made
+                is_held = folder.exists() and os.path.samestat(folder.stat(), os.fstat(handle))
         try:
             yield
         except BaseException:

@@ -110,6 +110,23 @@ def test_alone_in_waits_for_the_holder_and_leaves_no_file(tmp_path: Path) -> Non
     assert list(folder.iterdir()) == []
 
 
+def test_alone_in_makes_a_folder_again_that_the_holder_removed(tmp_path: Path) -> None:
+    """The second thread had a folder that was gone: a third one would not have waited for it."""
+    folder = tmp_path / "results" / "mine"
+
+    def second() -> bool:
+        with alone_in(folder):
+            return folder.is_dir()
+
+    with ThreadPoolExecutor(1) as pool:
+        with pytest.raises(OSError, match="disk full"), alone_in(folder):
+            waiting = pool.submit(second)
+            with pytest.raises(TimeoutError):
+                waiting.result(timeout=0.2)
+            raise OSError("disk full")
+        assert waiting.result()
+
+
 def test_alone_in_removes_a_folder_that_was_made_for_nothing(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="disk full"), alone_in(tmp_path / "results" / "mine"):
         raise OSError("disk full")
