@@ -296,7 +296,7 @@ def _check_rule(suite: Suite) -> None:
     for label in (*rule.own, *rule.before):
         if label not in rule.cells:
             raise unknown(f"method in `cells` of rule {echo(rule.name)}", label, rule.cells)
-    for word, least in (("trials", 1), ("confirm", 0), ("confirm_top", 1), ("seed", 0)):
+    for word, least in (("trials", 1), ("confirm", 0), ("confirm_top", 2 if rule.confirm else 1), ("seed", 0)):
         number = getattr(rule, word)
         if not isinstance(number, int) or isinstance(number, bool) or number < least:
             raise PflOpsError(f"rule {echo(rule.name)}: {word} must be a whole number from {least} on, got {number!r}")

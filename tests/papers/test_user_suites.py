@@ -222,6 +222,7 @@ WRONG = {
     "rule_name": ('name="ours",', 'name="../ours",', "the name of a rule has at most 100 letters"),
     "rule_suite": ('suites=("ours/table1",)', 'suites="ours/table1"', "rule ours: suites must be a tuple of names"),
     "rule_true": ("trials=8", "trials=True", "rule ours: trials must be a whole number from 1 on, got True"),
+    "rule_rivals": ("confirm_top=2", "confirm_top=1", "rule ours: confirm_top must be a whole number from 2 on, got 1"),
     "csv_name": ('"table1.csv"', '"table2.csv"', "table2.csv: No such file or directory"),
 }  # fmt: skip
 NUMBERS = {
