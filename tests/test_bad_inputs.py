@@ -660,10 +660,9 @@ def test_a_full_disk_is_a_line_on_making_room(
     """Optuna said "invalid data in the commit, e.g. exceeding max length", as an internal error with exit code 1."""
 
     def full(kind: str) -> None:
-        try:
+        if not wrapped:
             raise cause
-        except Exception as error:
-            raise (StorageInternalError("invalid data in the commit") if wrapped else cause) from error.__cause__
+        raise StorageInternalError("invalid data in the commit") from cause
 
     monkeypatch.setattr("pfl_ops.cli.show.show_list", full)
     result = CliRunner().invoke(app, ["list", "models"])
@@ -671,6 +670,20 @@ def test_a_full_disk_is_a_line_on_making_room(
     assert result.stderr == (
         f"pfl-ops: the disk is full ({reason}); make room, and repeat the command (a study that has begun: --resume)\n"
     )
+
+
+def test_a_full_disk_that_was_dealt_with_is_not_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error of another matter that was raised `from None` after a full disk was called a full disk."""
+
+    def fails(kind: str) -> None:
+        try:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        except OSError:
+            raise LookupError("another matter") from None
+
+    monkeypatch.setattr("pfl_ops.cli.show.show_list", fails)
+    result = CliRunner().invoke(app, ["list", "models"])
+    assert (result.exit_code, result.stderr.count("\n")) == (1, 1) and "another matter" in result.stderr
 
 
 @pytest.mark.parametrize(

@@ -122,7 +122,7 @@ def _of_full_disk(error: BaseException) -> str:
             named = is_full and getattr(cause, "filename", None)
             reason = _of_system(cause) if isinstance(cause, OSError) and named else "No space left on device"
             return f"the disk is full ({reason}); make room, and repeat the command (a study that has begun: --resume)"
-        cause = cause.__cause__ or cause.__context__
+        cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
     return ""
 
 
