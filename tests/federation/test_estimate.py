@@ -175,7 +175,8 @@ def test_checkpoints_count(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "(100 rounds of 0.0 s, evaluation 0.0 s)" in str(every)
 
 
-def test_only_what_is_wanted_costs() -> None:
+def test_only_what_is_wanted_costs(monkeypatch: pytest.MonkeyPatch) -> None:
+    Clock(monkeypatch)
     whole, few, none = (estimate(simulation(FLIU(), stages=s, final=f)) for s, f in
                         ((None, True), ({"G"}, False), ((), False)))  # fmt: skip
     assert none.eval_seconds == 0 < few.eval_seconds < whole.eval_seconds
