@@ -1,13 +1,11 @@
 """Errors that a user meets: one clear line, what was wrong, what is allowed, the nearest valid name."""
 
-import contextlib
 import difflib
-import inspect
 import re
 import traceback
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from pfl_ops.redaction import redact
 
@@ -18,6 +16,7 @@ LONGEST_NAME = 100  # characters of a name that becomes part of file names
 LONGEST_PATH = 200  # characters of a path in a message
 KNOWN = " Known: "  # in front of these names
 NAMES_LISTED = 40  # known names that a message lists at most
+RAY_HANDLER = "ray/_private/worker.py"  # where Ray handles SIGTERM
 SYNONYMS: Mapping[str, str | None] = {
     "dnn": "mlp",
     "fedbn": None,
@@ -180,19 +179,12 @@ def place(error: BaseException, file: str | None, anywhere: bool = False) -> str
     return f" ({Path(found[-1].filename).name}:{found[-1].lineno})" if found else ""
 
 
-def ended_by_signal(error: BaseException, code: Any) -> bool:
-    """True for SystemExit that the file of a user's function or class did not call.
+def ended_by_signal(error: BaseException) -> bool:
+    """True for SystemExit from Ray's handler of SIGTERM, which interrupts whatever code runs at that moment.
 
-    Ray's workers have a handler of SIGTERM that raises it below any line. exit() in a user's file is a fault of that
-    file: the command would end without a line, as if it had succeeded.
+    Any other one is of code that called exit(), which would end the command without a line, as if it had succeeded.
     """
-    if not isinstance(error, SystemExit):
-        return False
-    file = None
-    with contextlib.suppress(TypeError, OSError):  # of a notebook's cell
-        file = inspect.getsourcefile(code)
-    called = [frame.filename for frame in frames(error) if "_sitebuiltins" not in frame.filename]
-    return not called or called[-1] != file
+    return isinstance(error, SystemExit) and any(RAY_HANDLER in frame.filename for frame in frames(error))
 
 
 def together(wrong: Mapping[str, str]) -> PflOpsError:

@@ -1647,12 +1647,10 @@ def test_reproduce_says_what_changed_settings_do_before_it_starts(monkeypatch: p
         "no run of fliu/table1 path/local, path/fliu: training: momentum belongs to optimiser sgd, not adam"
     ]
     why = "(scores come from test data)"
-    assert told("evaluation.validation_share=0.3") == [
-        f"without effect: evaluation.validation_share in all cells {why}"
-    ]
+    assert told("evaluation.validation_share=0.3") == [f"without effect: evaluation.validation_share {why}"]
     why = "(the method does not read it)"
     assert told("participation={weighting: uniform}", "training.rounds=2") == [
-        f"without effect: participation.weighting in 2 of 3 cells {why}"
+        f"without effect: participation.weighting in 2 of 3 cells that have it {why}"
     ]
     assert told("training.lr=0.1") == []
 

@@ -191,6 +191,20 @@ def test_a_killed_run_that_goes_on_at_once_leaves_no_trace_of_the_kill(home, wai
         assert list(store.history(run.run_id, ["train/lr"])["train/lr"].dropna().index) == [1, 2, 3]
 
 
+def assert_repeated_run_is_finished(home, monkeypatch):
+    """Repeat a stopped run whose request waits, and deliver that request after the one of the repeated run."""
+    (folder,) = requests.pending(WorkFolder(home))
+    with monkeypatch.context() as patched:
+        patched.setattr(requests, "settle", lambda *_: None)  # as if its courier failed once more
+        go(experiment(), home)
+    while len(requests.pending(WorkFolder(home))) > 1:
+        time.sleep(0.05)
+    requests.settle(WorkFolder(home))
+    assert not folder.exists()
+    run = only(home)
+    assert (run.status, recording.FINISHED in run.metrics) == ("FINISHED", True)
+
+
 @pytest.mark.parametrize("resume", [True, False])
 @pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left on device"), KeyboardInterrupt()])
 def test_a_stopped_run_that_a_courier_takes_up_late_stays_finished(home, monkeypatch, error, resume):
@@ -210,16 +224,7 @@ def test_a_stopped_run_that_a_courier_takes_up_late_stays_finished(home, monkeyp
         patched.setattr(requests, "start", lambda *_, **__: exec("raise OSError"))
         with pytest.raises((PflOpsError, KeyboardInterrupt)):
             go(experiment(), home, on_record=stop, resume=resume)
-    (folder,) = requests.pending(WorkFolder(home))
-    with monkeypatch.context() as patched:
-        patched.setattr(requests, "settle", lambda *_: None)  # as if its courier failed once more
-        go(experiment(), home)
-    while len(requests.pending(WorkFolder(home))) > 1:
-        time.sleep(0.05)
-    requests.settle(WorkFolder(home))
-    assert not folder.exists()
-    run = only(home)
-    assert (run.status, recording.FINISHED in run.metrics) == ("FINISHED", True)
+    assert_repeated_run_is_finished(home, monkeypatch)
 
 
 def test_a_run_that_failed_at_its_last_write_and_is_repeated_is_finished(home, monkeypatch):
@@ -233,16 +238,7 @@ def test_a_run_that_failed_at_its_last_write_and_is_repeated_is_finished(home, m
         patched.setattr(checkpoint.Checkpoints, "finish", full)
         with pytest.raises(PflOpsError):
             go(experiment(), home)
-    (folder,) = requests.pending(WorkFolder(home))
-    with monkeypatch.context() as patched:
-        patched.setattr(requests, "settle", lambda *_: None)
-        go(experiment(), home)
-    while len(requests.pending(WorkFolder(home))) > 1:
-        time.sleep(0.05)
-    requests.settle(WorkFolder(home))
-    assert not folder.exists()
-    run = only(home)
-    assert (run.status, recording.FINISHED in run.metrics) == ("FINISHED", True)
+    assert_repeated_run_is_finished(home, monkeypatch)
 
 
 def test_records_that_wait_in_a_moved_folder_are_named(home, caplog):

@@ -232,7 +232,7 @@ def _unread(jobs: "Iterable[CellRun]") -> str:
             cells.update(paths)
             idle.update(unread(job.experiment, paths).items())
     told = [
-        f"{path} in {'all' if n == cells[path] else f'{n} of {cells[path]}'} cells ({why})"
+        f"{path}{f' in {n} of {cells[path]} cells that have it' if n < cells[path] else ''} ({why})"
         for (path, why), n in idle.items()
     ]
     return f"without effect: {'; '.join(told)}" if told else ""

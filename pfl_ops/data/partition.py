@@ -107,7 +107,7 @@ class Scheme(Section):
         except PflOpsError:
             raise
         except (Exception, SystemExit) as error:
-            if ended_by_signal(error, type(self).function):
+            if ended_by_signal(error):
                 raise
             where = place(error, inspect.getsourcefile(type(self).function), anywhere=True)
             raise PartitionError(f"partition '{self.kind}' failed: {in_a_line(error)}{where}") from error

@@ -170,13 +170,12 @@ def _drawn(section: ModelSection, shape: Shape, n_classes: int, seed: int) -> Ne
     with torch.random.fork_rng(devices=[]):
         # the CPU's generator only: torch.manual_seed would also reseed the GPUs, which fork_rng leaves out here
         torch.random.default_generator.manual_seed(rng.torch_seed(seed, "model"))
-        make = MODELS.get(section.name).network
         try:
-            network: Network = make(shape, n_classes, **chosen)
+            network: Network = MODELS.get(section.name).network(shape, n_classes, **chosen)
         except PflOpsError:
             raise
         except (Exception, SystemExit) as error:  # a user's constructor may raise anything
-            if ended_by_signal(error, make):
+            if ended_by_signal(error):
                 raise
             raise PflOpsError(
                 f"model '{section.name}' can't be built for samples of shape {shape}: {in_a_line(error)} "
@@ -316,7 +315,7 @@ def _check_forward(network: nn.Module, example: Tensor, name: str) -> None:
             again = network(example)
             alone = network(example[:1])
     except (Exception, SystemExit) as error:  # a user's forward pass may raise anything
-        if isinstance(error, SystemExit) and all(ended_by_signal(error, type(layer)) for layer in network.modules()):
+        if ended_by_signal(error):
             raise
         raise PflOpsError(
             f"model '{name}' fails on inputs of shape {tuple(example.shape)}: {in_a_line(error)}"

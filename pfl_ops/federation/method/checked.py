@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 import pfl_ops
-from pfl_ops.errors import PflOpsError, echo, frames, in_a_line, place
+from pfl_ops.errors import PflOpsError, echo, ended_by_signal, frames, in_a_line, place
 from pfl_ops.federation.method.contract import ClientRows, Models, Rows, StageName, Stages, State, Task, Update
 from pfl_ops.federation.method.method import Method
 from pfl_ops.federation.method.round import Round
@@ -209,20 +209,12 @@ class CheckedMethod:
         except (PflOpsError, OSError):
             raise
         except (Exception, SystemExit) as error:
-            if out_of_memory(error) or (isinstance(error, SystemExit) and not self._called_exit(error)):
+            if out_of_memory(error) or ended_by_signal(error):
                 raise
             message = (
                 f"method '{self.label}' failed in {what}: {in_a_line(error)}{place(error, self._file, anywhere=True)}"
             )
             raise MethodError(message, 1, self._own(error)) from error
-
-    def _called_exit(self, error: SystemExit) -> bool:
-        """True if the author's code called exit(), which would end the command without a line, as if it had succeeded.
-
-        A handler of SIGTERM, as Ray's workers have it, raises SystemExit too, below any line of that code.
-        """
-        called = [frame.filename for frame in frames(error) if "_sitebuiltins" not in frame.filename]
-        return bool(called) and self._is_own(called[-1])
 
     def _own(self, error: BaseException) -> str:
         """Cut the error's traceback to frames of the author's code, and return it as text; "": there are none."""
