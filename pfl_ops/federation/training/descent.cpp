@@ -133,6 +133,13 @@ struct Products {
     void end(int64_t i, const Vector& sum) const { at(to + i) = sum; }
   };
 
+  // Where products are kept without what was there.
+  struct Set {
+    T* to;
+    Vector start(int64_t) const { return Vector{}; }
+    void end(int64_t i, const Vector& sum) const { at(to + i) = sum; }
+  };
+
   // Adds Σ_k a[k, r] from[k] to R rows of N vectors; element [k, r] of a is a[k * a_k + r * a_r]. The target gives the
   // vector at an index to start from, and takes the sum.
   template <int R, int N, typename Target>
@@ -416,12 +423,13 @@ class Walk {
       Work<T>& a = work[l];
       if (l > first) {  // before the weight moves
         Work<T>& under = work[l - 1];
-        std::memset(under.d, 0, rows * under.d_wide * sizeof(T));
-        P::template add<ROWS>(typename P::Sum{under.d}, under.d_wide, a.d, 1, a.d_wide, a.w, a.wide, a.layer.out, rows, a.in());
+        P::template add<ROWS>(typename P::Set{under.d}, under.d_wide, a.d, 1, a.d_wide, a.w, a.wide, a.layer.out, rows, a.in());
         if (under.layer.relu)
-          for (int64_t b = 0; b < steps.batch; b++)
-            for (int64_t i = 0; i < a.layer.in; i++)
-              if (a.h[b * a.wide + i] <= 0) under.d[b * under.d_wide + i] = 0;
+          for (int64_t b = 0; b < steps.batch; b++) {
+            const T* h = a.h + b * a.wide;
+            T* d = under.d + b * under.d_wide;
+            for (int64_t i = 0; i < a.layer.in; i++) d[i] = h[i] <= 0 ? T(0) : d[i];
+          }
       }
       if (keep) a.apply_terms(client, keep[client]);
       if (steps.optimiser == PLAIN) a.descend(steps.batch);
