@@ -20,6 +20,7 @@ from pfl_ops.cli.reproduce import reproduce
 from pfl_ops.cli.run import run
 from pfl_ops.cli.tabulate import replay, tabulate
 from pfl_ops.cli.tune import tune
+from pfl_ops.system.collector import collect_rarely
 
 app.command(cls=Command)(run)
 app.command(cls=Command)(tune)
@@ -38,6 +39,7 @@ app.command(cls=Command)(browse.ui)
 
 def main() -> None:
     """The `pfl-ops` command."""
+    collect_rarely()
     app()
 
 

@@ -8,5 +8,6 @@ cores           CPU cores that this process may use
 control_groups  limits of containers, services and batch jobs
 attributes      attributes of other packages, replaced for a while
 allocator       freed memory, kept for the next round
+collector       collections of cyclic garbage
 scratch         temporary folders that do not stay
 """

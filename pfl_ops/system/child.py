@@ -90,4 +90,5 @@ def guard(parent: int) -> None:
 
 def _python(code: str) -> list[str]:
     """Return the command line that runs code where modules are imported from the same folders as here."""
-    return [sys.executable, "-c", f"import sys; sys.path[:] = {sys.path!r}; {code}"]
+    start = "from pfl_ops.system.collector import collect_rarely; collect_rarely()"
+    return [sys.executable, "-c", f"import sys; sys.path[:] = {sys.path!r}; {start}; {code}"]

@@ -15,6 +15,7 @@ from torch.nn.utils.parametrize import is_parametrized
 
 from pfl_ops.errors import PflOpsError, frames, from_worker
 from pfl_ops.system.allocator import keep_freed_memory
+from pfl_ops.system.collector import collect_as_usual
 from pfl_ops.system.hosting import HostedProcess, ProcessDeath
 
 SHARED_FROM = 1 << 18  # bytes; smaller tensors travel in the message itself
@@ -259,6 +260,7 @@ class Worker:
     def __init__(self, number: int) -> None:
         torch.set_num_threads(1)
         keep_freed_memory()
+        collect_as_usual()
         self.number = number
         self.held: dict[str, Any] = {}
 

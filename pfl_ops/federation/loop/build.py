@@ -26,6 +26,7 @@ from pfl_ops.federation.training.compiled import takes
 from pfl_ops.federation.training.feed import Feed
 from pfl_ops.federation.training.train import Trainer
 from pfl_ops.system.allocator import keep_freed_memory
+from pfl_ops.system.collector import collect_as_usual
 
 
 def constant_buffers(network: nn.Module) -> dict[str, Tensor]:
@@ -92,6 +93,7 @@ def make_trainer(
         compiled: use the compiled kernels where they cover a step.
     """
     keep_freed_memory()
+    collect_as_usual()
     rule = rule_of(training)
     length = Length(training.local_epochs, training.local_steps, training.batch_size)
     return Trainer(
