@@ -6,6 +6,7 @@ from typing import Any, Literal, Self, TypeAlias
 
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.config.identity import fingerprint
+from pfl_ops.errors import PflOpsError
 from pfl_ops.federation.settings import Execution
 from pfl_ops.jobs.plugins import Packed, check_shared, pack
 from pfl_ops.jobs.resources import ResourceShare
@@ -70,17 +71,25 @@ class Job:
         metrics: tuple[str, ...] = (),
         stages: tuple[str, ...] | None = None,
         full_every: int = 1,
+        planned: str | None = None,
     ) -> Self:
         """A job; those of `SEALED` purposes are sealed.
 
         Args:
             data_dir: where the driver's data lie.
             execution, share, metrics, stages, full_every: see `Payload`.
+            planned: the experiment's digest when the command began; None: any.
         Raises:
-            PflOpsError: the data can't be read, or the job's process would not know the experiment's code.
+            PflOpsError: the data can't be read, or are not those planned; or the job's process would not know the
+                experiment's code.
         """
         check_shared(experiment)
         identity = experiment.identity(data_dir)
+        if planned is not None and planned != fingerprint(identity):
+            raise PflOpsError(
+                f"{name}: the data, the partition or the weights were replaced since the command began; finished runs "
+                "are kept: put the former files back and repeat the command"
+            )
         payload = Payload(
             experiment.resolved,
             fingerprint(identity),

@@ -92,6 +92,7 @@ class Runner:
             folder: for Ray's own files. name: of this call, for these.
         Raises:
             KeyboardInterrupt: Ctrl-C ended the jobs; what they have finished is on disk.
+            Exception: what the source raised, once the jobs that it had given out have ended.
         """
         search = JobSearcher(source)
         driver = _Driver(search, self.on_job, self.is_hopeless)
@@ -122,6 +123,8 @@ class Runner:
                 tuner.fit()
             if not (search.finished or self.is_hopeless()):
                 raise KeyboardInterrupt  # Tune ends its jobs at Ctrl-C, and returns
+            if search.error is not None:
+                raise search.error
 
 
 class _Driver(tune.Callback, Stopper):

@@ -29,6 +29,7 @@ class JobSearcher(Searcher):
         running: Ray's trial -> job, for jobs that were given out and have not ended.
         again: jobs to give out once more, and jobs for which an idle trial was ended.
         finished: True once all jobs were given out and have ended.
+        error: which the source raised; it is not asked again. Ray, which asks for jobs, would wrap it.
     """
 
     def __init__(self, source: JobSource) -> None:
@@ -37,6 +38,7 @@ class JobSearcher(Searcher):
         self.running: dict[str, Job] = {}
         self.again: deque[Job] = deque()
         self.finished = False
+        self.error: Exception | None = None
         self._begun: set[str] = set()  # of those that run
         self._idle: set[str] = set()
         self._leaving = 0  # idle trials that were ended, and whose processes have not begun a job yet
@@ -49,7 +51,7 @@ class JobSearcher(Searcher):
     # -- Ray's searcher ----------------------------------------------------------------------------------------------
 
     def suggest(self, trial_id: str) -> Any:
-        job = self.again.popleft() if self.again else self.source.next()
+        job = self.again.popleft() if self.again else self._next()
         if job is not None:
             self.running[trial_id] = job
             self._share = job.payload.share
@@ -63,6 +65,13 @@ class JobSearcher(Searcher):
             return None
         self._idle.add(trial_id)
         return {IDLE: self._share}
+
+    def _next(self) -> Job | None:
+        try:
+            return None if self.error else self.source.next()
+        except Exception as error:
+            self.error = error
+            return None
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
         pass
@@ -106,7 +115,7 @@ class JobSearcher(Searcher):
             return True
         waiting = len(self.again) + len(self.running) - len(self._begun)
         if waiting <= self._leaving:
-            job = self.source.next()
+            job = self._next()
             if job is None:
                 return not self.running
             self.again.append(job)

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 from ray.tune.search import Searcher
 
+from pfl_ops.errors import PflOpsError
 from pfl_ops.jobs import runner
 from pfl_ops.jobs.report import Failure
 from pfl_ops.jobs.runner import TRIES, UNBEGUN, JobList, _Driver
@@ -65,6 +66,33 @@ def test_ray_that_stops_between_two_jobs_was_interrupted(given, monkeypatch, tmp
     monkeypatch.setattr(runner.tune, "Tuner", Tuner)
     with pytest.raises(KeyboardInterrupt):
         runner.Runner(None, 1, lambda event: None).run(JobList(list(JOBS)), tmp_path, "cut short")
+
+
+def test_a_source_that_fails_ends_the_call_after_its_jobs(monkeypatch, tmp_path):
+    """Ray would wrap the error, and end the job that runs; the source is not asked again."""
+    events, asked = [], []
+
+    class Failing(JobList):
+        def next(self):
+            asked.append(len(self.jobs))
+            if len(self.jobs) == 1:
+                raise PflOpsError("no data")
+            return super().next()
+
+    class Tuner:
+        def __init__(self, trainable, tune_config, run_config):
+            self.search, (self.driver,) = tune_config.search_alg, run_config.callbacks
+
+        def fit(self):
+            assert self.search.suggest("a") == {"job": JOBS[0].payload}
+            assert self.search.suggest("b") is None and not events
+            self.driver.on_trial_complete(0, [], SimpleNamespace(trial_id="a", last_result={}))
+            assert self.search.suggest("c") == Searcher.FINISHED
+
+    monkeypatch.setattr(runner.tune, "Tuner", Tuner)
+    with pytest.raises(PflOpsError, match="no data"):
+        runner.Runner(None, 1, events.append).run(Failing(list(JOBS)), tmp_path, "failing")
+    assert [event.kind for event in events] == ["ended"] and asked == [2, 1]
 
 
 def test_a_job_whose_process_dies_gets_one_more(ray):

@@ -2,15 +2,17 @@
 
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from pfl_ops import spaces
 from pfl_ops.config.experiment import Experiment
+from pfl_ops.errors import PflOpsError
 from pfl_ops.federation.settings import Execution
 from pfl_ops.jobs.resources import ResourceShare
 from pfl_ops.tuning.commands.terms import settings_of
 from pfl_ops.tuning.resources.packing import Packing, PackingLayout
-from pfl_ops.tuning.session.session import Session
+from pfl_ops.tuning.session.session import Session, _Phases
 from pfl_ops.tuning.studies.settings import Settings
 
 ONE_CPU = ResourceShare(1, 0, 2)
@@ -56,6 +58,27 @@ def test_the_choice_is_tested_as_it_was_tried():
     assert settings.experiment.training.local_steps == chosen.training.local_steps == 5
     assert (chosen.training.lr, chosen.evaluation.split) == (0.1, "test")
     assert (chosen.evaluation.stages, chosen.repetitions) == (("L1",), 3)
+
+
+def test_no_job_is_begun_once_the_data_were_replaced(tmp_path):
+    """Trials of two data sets would be ranked in one study, though --resume refuses such data."""
+    file = tmp_path / "mine.npz"
+
+    def write(value):
+        x, y = np.full((6, 2), value, np.float32), np.arange(6) % 2
+        np.savez(file, x_train=x, y_train=y, x_test=x, y_test=y)
+
+    write(1.0)
+    experiment = Experiment.of("fedavg", dataset=str(file), partition="iid", clients=2)
+    settings = Settings.of(experiment, spaces.parse("training.lr: {float: [0.1, 1]}"))
+    storage = SimpleNamespace(name="s1", settings={"digest": settings.digest(None)})
+    session = Session(settings, storage, None, None, None, Execution(), None, None)
+    given = SimpleNamespace(next=lambda: "a job", over=True)
+    phases = _Phases(given, given, check=session.check_same)
+    assert phases.next() == "a job"
+    write(2.0)
+    with pytest.raises(PflOpsError, match="study 's1' stopped: the data, the partition or the weights were replaced"):
+        phases.next()
 
 
 def test_what_is_settled_fits_into_the_share_of_a_trial(execution, monkeypatch):

@@ -133,7 +133,7 @@ class Session:
             self.tell("begin")
             confirmations, tests = Confirmations(self, part, execution), Finals(self, part, execution)
             baselines = Baselines(self, part, execution)
-            jobs = _Phases(confirmations, tests, trials, clock, baselines)
+            jobs = _Phases(confirmations, tests, trials, clock, baselines, self.check_same)
             self._run_jobs(jobs, folder, part, scheduler=scheduler, is_hopeless=lambda: trials.hopeless is not None)
         baselines.check()
         if trials.hopeless:
@@ -166,7 +166,7 @@ class Session:
         with self._ray_for(len(confirmations.waiting)) as (folder, part, execution):
             confirmations.share, confirmations.execution = part, execution
             tests = Finals(self, part, execution)
-            self._run_jobs(_Phases(confirmations, tests), folder, part)
+            self._run_jobs(_Phases(confirmations, tests, check=self.check_same), folder, part)
         self._gather(confirmations, tests)
 
     def _run_tests(self, confirmations: Confirmations) -> None:
@@ -177,7 +177,7 @@ class Session:
             with self._ray() as folder:
                 tests.share = self._share(self._packing(len(tests.missing)), len(tests.missing))
                 tests.execution = self._execution(tests.share, None)
-                self._run_jobs(_Phases(confirmations, tests), folder, tests.share)
+                self._run_jobs(_Phases(confirmations, tests, check=self.check_same), folder, tests.share)
         self._gather(confirmations, tests)
 
     def _run_jobs(self, jobs: "_Phases", folder: "Path", part: ResourceShare, **stops: Any) -> None:
@@ -283,6 +283,18 @@ class Session:
         how = {name: getattr(execution, name) for name in ("device", "way", "chunk", "workers", "threads")}
         self.parent.tags({f"pfl_ops.{name}": value for name, value in how.items()})
 
+    def check_same(self) -> None:
+        """Refuse a run whose result would not be comparable with those that the study has.
+
+        Raises:
+            PflOpsError: the data, or a file of a partition or of weights, are others than when the study began.
+        """
+        if self.settings.digest(self.data_dir) != self.study_storage.settings["digest"]:
+            raise PflOpsError(
+                f"study '{self.study_storage.name}' stopped: the data, the partition or the weights were replaced "
+                "while it ran; put the former files back and go on with --resume, or choose another --name"
+            )
+
     # -- the choice --------------------------------------------------------------------------------------------------
 
     def chosen(self, original: Experiment) -> Experiment:
@@ -321,6 +333,7 @@ class _Phases:
 
     Attributes:
         clock: of the search; it counts from the start of the first run until the last trial has ended.
+        check: called before each job; raises if the study can't go on.
     """
 
     confirmations: Confirmations
@@ -328,8 +341,10 @@ class _Phases:
     trials: Trials | None = None
     clock: Clock | None = None
     baselines: Baselines | None = None
+    check: Callable[[], None] = lambda: None
 
     def next(self) -> Job | None:
+        self.check()
         if self.baselines is not None:
             job = self.baselines.next()
             if job is not None or not self.baselines.over:

@@ -391,7 +391,8 @@ class _Cells:
             return None
         i, cell = self.given, self.cells[self.given]
         self.given += 1
-        return Job.of("cell", cell.name, i, cell.experiment, self.call.data_dir, self.execution, self.share)
+        data_dir = self.call.data_dir
+        return Job.of("cell", cell.name, i, cell.experiment, data_dir, self.execution, self.share, planned=cell.digest)
 
 
 def _changes(suite: Suite, changes: Changes) -> dict[str, str]:

@@ -148,8 +148,6 @@ class Tabulation:
                 for first in range(0, len(missing), BATCH):
                     source = _Source(self, missing[first : first + BATCH], part, journal)
                     Runner(place, part.concurrency, source.take).run(source, folder, f"table-{first}")
-                    if source.error:
-                        raise source.error
         except KeyboardInterrupt:
             done, wanted = len(self.finished), len(self.plan.runs)
             raise TabulationInterrupted(
@@ -172,26 +170,22 @@ class _Source:
         self.call, self.missing, self.part, self.journal = call, missing, part, journal
         self.given = 0
         self.records: dict[int, dict[int, Mapping[str, float]]] = {}
-        self.error: Exception | None = None
 
     def next(self) -> Job | None:
-        if self.given == len(self.missing) or self.error:
+        if self.given == len(self.missing):
             return None
-        number, (run, _) = self.given, self.missing[self.given]
-        try:
-            job = Job.of(
-                "trial" if run.split == "validation" else "test",
-                str(run),
-                number,
-                run.experiment,
-                self.call.data_dir,
-                self._execution(run.settings),
-                self.part,
-                stages=run.stages if run.split == "validation" else None,
-            )
-        except Exception as error:  # Ray, which asks for jobs, would wrap it
-            self.error = error
-            return None
+        number, (run, digest) = self.given, self.missing[self.given]
+        job = Job.of(
+            "trial" if run.split == "validation" else "test",
+            str(run),
+            number,
+            run.experiment,
+            self.call.data_dir,
+            self._execution(run.settings),
+            self.part,
+            stages=run.stages if run.split == "validation" else None,
+            planned=digest,
+        )
         self.given += 1
         self.records[number] = {}
         return job
