@@ -9,7 +9,7 @@ makes it known; its keyword-only parameters become the fields `partition.*`. The
 import copy
 import hashlib
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Literal, TypeVar
 
 import numpy as np
@@ -103,7 +103,7 @@ class Scheme(Section):
         that the seed repeats."""
         again = {**given, "rng": copy.deepcopy(given["rng"])} if "rng" in given else given
         try:
-            found, other = (self._checked(draw(draws), n, self.clients) for draws in (given, again))
+            found, other = [self._checked(draw(draws), n, self.clients) for draws in (given, again)]
         except PflOpsError:
             raise
         except (Exception, SystemExit) as error:
@@ -166,12 +166,14 @@ def _copied(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _check_form(clients: object, kind: str) -> None:
-    """Refuse the two other forms in which code for partitions keeps a division, with the way to a list.
+    """Refuse what is no list of clients; for the two other forms in which code keeps a division, say the way to one.
 
     Raises:
-        PartitionError: it is a dict of clients, or an owner for each sample.
+        PartitionError: it is a dict of clients, an owner for each sample, or nothing that has elements.
     """
     due = "expected a list with the sample numbers of each client in turn"
+    if not isinstance(clients, Iterable):
+        raise PartitionError(f"partition '{kind}' returned {clients!r:.20}; {due}")
     if isinstance(clients, Mapping):
         raise PartitionError(f"partition '{kind}' returned a dict; {due}: [parts[k] for k in range(n_clients)]")
     if isinstance(clients, np.ndarray) and clients.ndim == 1 and clients.dtype != object:

@@ -152,6 +152,7 @@ def build(section: ModelSection, shape: Shape, n_classes: int, seed: int) -> Net
     """
     name = section.name
     network = _drawn(section, shape, n_classes, seed)
+    _check_parts(network, name)
     if not type(network).__module__.startswith("pfl_ops."):  # a user's
         _check_draws(network, _drawn(section, shape, n_classes, seed), name)
     if section.weights is not None and not has_backbone(section):
@@ -269,6 +270,13 @@ def _check_parts(network: nn.Module, name: str) -> None:
     for key, parameter in network.named_parameters():
         if id(parameter) not in inside:
             raise PflOpsError(f"model '{name}': parameter '{key}' is neither in .body nor in .head; move it into one")
+        if nn.parameter.is_lazy(parameter) or parameter.is_meta:
+            raise PflOpsError(
+                f"model '{name}': parameter '{key}' has no values yet (a lazy layer, or the device 'meta'); give its "
+                "layer the sizes, which follow from shape and n_classes"
+            )
+        if parameter.isnan().any():
+            raise PflOpsError(f"model '{name}': parameter '{key}' begins with NaN")
         if not parameter.requires_grad:
             raise PflOpsError(
                 f"model '{name}': parameter '{key}' is frozen, but every parameter is trained; make it a buffer "

@@ -539,6 +539,15 @@ def test_a_scheme_of_ones_own_that_is_wrong_is_refused(monkeypatch: pytest.Monke
     def leaves(labels: np.ndarray, n_clients: int) -> list[np.ndarray]:
         sys.exit(0)
 
+    def nothing(labels: np.ndarray, n_clients: int) -> None: ...
+
+    def stops(labels: np.ndarray, n_clients: int) -> list[np.ndarray]:
+        return [next(iter(())) for _ in range(n_clients)]
+
+    assert refused("nothing", nothing) == (
+        "partition 'nothing' returned None; expected a list with the sample numbers of each client in turn"
+    )
+    assert refused("stops", stops).startswith("partition 'stops' failed: StopIteration (test_partition.py:")
     assert refused("leaves", leaves).startswith("partition 'leaves' failed: SystemExit: 0 (test_partition.py:")
     assert refused("unseeded", unseeded).startswith("partition 'unseeded' drew two divisions from one seed; ")
     assert refused("masks", masks) == (

@@ -315,6 +315,18 @@ def test_layer_that_ignores_the_parameters_it_is_given_is_refused() -> None:
     assert [m.training for m in given.modules()] == modes
 
 
+class Branches(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.abs() if float(x.sum()) > 0 else x.square()
+
+
+def test_branches_in_a_body_without_parameters_are_scored_alone() -> None:
+    """One model at a time, too, was scored through vmap, which refuses them: an internal error."""
+    net = Net(Network({"branches": Branches()}, 6, 3))
+    w, x = net.layout.flatten(dict(net.network.named_parameters()))[None], example_of((6,))[None]
+    assert torch.equal(net.scores(w, x)[0], net.network.head(Branches()(x[0])))
+
+
 class AlwaysDrops(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return F.dropout(x, 0.5)

@@ -56,6 +56,16 @@ def fails(net, w, x, y):
 @register("constant")
 def constant(net, w, x, y):
     return torch.zeros(len(y))
+
+
+@register("imaginary")
+def imaginary(net, w, x, y):
+    return net(w, x)[:, 0] * 1j
+
+
+@register("leaves")
+def leaves(net, w, x, y):
+    raise SystemExit(0)
 '''
 ONE_AT_A_TIME = Execution(device="cpu", way="loop", workers=1, threads=1)
 STACKED = Execution(device="cpu", way="vmap", chunk=3, workers=1, threads=1)
@@ -163,7 +173,9 @@ def test_a_loss_with_branches_trains_one_client_at_a_time(data):
     [
         ("one_number", r"loss 'one_number' must give one value a sample, \[B\]; got \[\] for B = \d+ \(mine\.py:31\)$"),
         ("fails", r"loss 'fails' fails: RuntimeError: .* \(mine\.py:38\)$"),
-        ("constant", r"loss 'constant' fails: RuntimeError: .*does not require grad"),
+        ("constant", r"loss 'constant' must be differentiable in w: .* \(mine\.py:\d+\)$"),
+        ("imaginary", r"loss 'imaginary' must give real numbers; got complex128 \(mine\.py:\d+\)$"),
+        ("leaves", r"loss 'leaves' fails: SystemExit: 0 \(mine\.py:\d+\)$"),
     ],
 )
 def test_a_loss_that_cannot_train_is_refused_in_one_line(data, loss, message):

@@ -341,6 +341,41 @@ def test_first_parameters_that_no_seed_repeats_are_refused(table):
     assert one.body.fc.bias.equal(same.body.fc.bias)
 
 
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (lambda: nn.LazyLinear(4), r"parameter 'body\.fc\.weight' has no values yet \(a lazy layer, .* give"),
+        (lambda: nn.Linear(16, 4, device="meta"), r"parameter 'body\.fc\.weight' has no values yet \("),
+        (lambda: nn.Linear(16, 4), r"parameter 'body\.fc\.weight' begins with NaN$"),
+    ],
+)
+def test_parameters_without_values_are_refused(table, body, message):
+    """PyTorch's own errors were called internal, and NaN was said to be drawn without the seed."""
+
+    @register("empty")
+    class Empty(Network):
+        """A layer that has no values."""
+
+        def __init__(self, shape, n_classes):
+            super().__init__({"fc": body()}, 4, n_classes)
+            if not nn.parameter.is_lazy(self.body.fc.weight) and not self.body.fc.weight.is_meta:
+                self.body.fc.weight.data.fill_(float("nan"))
+
+    with pytest.raises(PflOpsError, match=f"^model 'empty': {message}"):
+        build(MODELS.get("empty")(), (16,), 3, seed=0)
+
+
+def test_a_network_whose_parts_were_never_made_is_refused(table):
+    @register("bare")
+    class Bare(nn.Module):
+        """Without a call of super().__init__()."""
+
+        def __init__(self, shape, n_classes): ...
+
+    with pytest.raises(PflOpsError, match=r"^model 'bare' needs a \.body \(a module\) and a \.head"):
+        build(MODELS.get("bare")(), (16,), 3, seed=0)
+
+
 def test_weights_from_a_file(tmp_path):
     section = MODELS.get("cnn_tiny")
     start = build(section(), (8, 8, 1), 10, seed=7)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import torch
 
-from pfl_ops.errors import PflOpsError, in_a_line, place
+from pfl_ops.errors import PflOpsError, ended_by_signal, in_a_line, place
 from pfl_ops.federation.losses import LOSSES
 from pfl_ops.federation.method.round import LocalTraining, Round
 from pfl_ops.system.memory import out_of_memory
@@ -38,8 +38,8 @@ def _try(name: str, trainer: LocalTraining) -> None:
         r.train(trainer.task.initial, steps=1)
     except PflOpsError:
         raise
-    except Exception as error:  # a user's function may raise anything
-        if out_of_memory(error):
+    except (Exception, SystemExit) as error:  # a user's function may raise anything
+        if out_of_memory(error) or ended_by_signal(error):
             raise
         file = inspect.getsourcefile(LOSSES.get(name))
         raise PflOpsError(f"loss '{name}' fails: {in_a_line(error)}{place(error, file)}") from error

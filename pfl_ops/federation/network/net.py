@@ -212,15 +212,16 @@ class Net:
     def scores(self, w: Tensor, x: Tensor) -> Tensor:
         """Scores [C, B, L] of rows `w` [C, Q] on `x` [C, B, ...]; a chunk of one runs on ordinary kernels.
 
-        Without a body it takes the stacks' product, weight first: of hundreds of samples and few classes, PyTorch's
-        `linear` computes two thirds of the operations a second.
+        Without a body, and without layers of a user's own, which may branch on values, it takes the stacks' product,
+        weight first: of hundreds of samples and few classes, PyTorch's `linear` computes two thirds of the operations a
+        second.
 
         >>> from pfl_ops.testing import scalar_net
         >>> w = torch.tensor([[2.0, 3.0, 1.0], [1.0, 1.0, 0.0]])
         >>> scalar_net().scores(w, torch.tensor([[[5.0]], [[7.0]]])).tolist()
         [[[31.0]], [[7.0]]]
         """
-        if len(w) == 1 and any(step.own for step in self.steps):
+        if len(w) == 1 and any(step.own or step.foreign for step in self.steps):
             return self(w[0], x[0])[None]
         return self.stacked(self.layout.views(w[:, self.layout.net], self.layout.net), x)
 

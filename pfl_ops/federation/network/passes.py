@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from pfl_ops.federation.misuse import PYTORCHS, MisuseError, StackingError, drew, kind, name_of
+from pfl_ops.federation.misuse import PYTORCHS, MisuseError, StackingError, drew, dtype, kind, name_of
 from pfl_ops.federation.network.chain import Chain
 from pfl_ops.federation.network.cross_entropy import Loss, cross_entropy
 from pfl_ops.federation.network.layout import LayoutBlock
@@ -71,6 +71,14 @@ class Passes:
         if values.shape != y.shape:
             got = f"got {list(values.shape[1:])} for B = {y.shape[1]}"
             raise MisuseError(f"loss '{name_of(loss)}' must give one value a sample, [B]; {got}", loss)
+        if values.is_complex():
+            raise MisuseError(f"loss '{name_of(loss)}' must give real numbers; got {dtype(values)}", loss)
+        if w.requires_grad and not values.requires_grad:
+            raise MisuseError(
+                f"loss '{name_of(loss)}' must be differentiable in w: compute it from net(w, x) or w by PyTorch, "
+                "without .detach(), .item() and torch.no_grad()",
+                loss,
+            )
         return values.to(w.dtype)
 
     def mapped(
