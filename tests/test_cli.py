@@ -1455,6 +1455,8 @@ def test_notes_say_the_first_round_of_each_target() -> None:
     half.final["reached/test/L2/global/mean_70"] = 5.0
     more = " (Acc(G) of clients' own models is scored every 5 rounds)"
     assert tables.target_notes([half], "test") == [told.replace("2,", "2, Acc(G) 5,") + more]
+    half.params["evaluation.every"] = "2"  # then it is scored in rounds 10, 20, ...
+    assert tables.target_notes([half], "test")[0].endswith(more.replace("every 5", "every 10"))
     found[0].params["evaluation.targets"] = "()"
     assert not tables.target_notes(found, "test")
 

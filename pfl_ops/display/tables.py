@@ -140,9 +140,9 @@ def target_notes(results: Sequence[FinishedRun], split: str) -> list[str]:
 
 def _rarely_scored(stages: Mapping[str, Mapping[str, str]], params: Mapping[str, str]) -> str:
     """Say that Acc(G) of clients' own models is scored in few rounds, where it has a first one."""
-    every = params.get("evaluation.global_every", "1")
+    every = math.lcm(*(int(params.get(f"evaluation.{name}", 1)) for name in ("every", "global_every")))
     is_shown = any(stages.get(stage, {}).get("Acc(G)", NEVER) != NEVER for stage in ("L1", "L2"))
-    return f" (Acc(G) of clients' own models is scored every {every} rounds)" if is_shown and every != "1" else ""
+    return f" (Acc(G) of clients' own models is scored every {every} rounds)" if is_shown and every != 1 else ""
 
 
 def _cohort(results: Sequence[FinishedRun], split: str) -> str:
