@@ -171,7 +171,13 @@ class Reader:
             case ast.BinOp(left=left, op=ast.Mult(), right=right):
                 return Node((self.number(left, inside), self.number(right, inside)), "product")
             case ast.Call(func=ast.Name(id=name), args=[_, *_] as arguments, keywords=[]) if name in OF_MANY:
-                return Node(tuple(self.node(one, inside=True) for one in arguments), OF_MANY[name])
+                operands = tuple(self.node(one, inside=True) for one in arguments)
+                if len(operands) == 1 and not (isinstance(operands[0], Term) and operands[0].many):
+                    raise PflOpsError(
+                        f"claim '{self.text}': {name} has one argument, since * is one label in each instance; several "
+                        f"labels of an instance stand in braces: {name}({{a,b}}:key)"
+                    )
+                return Node(operands, OF_MANY[name])
             case ast.Call(func=ast.Name(id="abs"), args=[argument], keywords=[]):
                 return Node((self.number(argument, inside),), "abs")
         raise self.wrong(ast.get_source_segment(self.code, tree) or self.code)

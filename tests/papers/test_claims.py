@@ -512,6 +512,7 @@ def test_false_decisions_on_rounds_are_rare(never):
         (f"path/fliu:{ACC} == 1", "can't be read at 'path/fliu:"),
         (f"max(path/{{fliu,apfl}}:{ACC} - 1) > 1", "can't be read at 'path/{fliu,apfl}"),
         (f"max(2 * path/{{fliu,apfl}}:{ACC}) > 1", "can't be read at 'path/{fliu,apfl}"),
+        (f"mean(*/fliu:{ACC}) > 1", r"mean has one argument, since \* is one label in each instance"),
         (f"path/fliu:{ACC} * max(path/{{fliu,apfl}}:{ACC}) > 1", "max, min and abs can be multiplied by numbers only"),
         (f"path/fliu:{ACC} * abs(path/apfl:{ACC} - 1) > 1", "max, min and abs can be multiplied by numbers only"),
         (
