@@ -593,6 +593,21 @@ def test_a_number_of_another_round_is_not_called_the_last() -> None:
     assert "last round;" in table(suite_report(run()), "table1").notes[0]
 
 
+@pytest.mark.parametrize(
+    ("view", "every", "is_said"), [("global/mean", 2, True), ("global/mean", 5, False), ("local/mean", 2, False)]
+)
+def test_rounds_to_acc_g_say_that_own_models_are_scored_less_often(view: str, every: int, is_said: bool) -> None:
+    """Every 5 rounds (`evaluation.global_every`), and in rounds that `every` scores: with 2 in every tenth."""
+    suite = replace(
+        SUITE,
+        base=SUITE.base | {"evaluation.every": every},
+        measures=(*SUITE.measures, Measure(f"test/L1/{view}@30", "rounds to 30 %")),
+        exhibits=(Grid(("method",), ("measure",), ("environment",)),),
+    )
+    notes = table(suite_report(run(suite)), "table1").notes
+    assert any("are no fair comparison" in note for note in notes) == is_said
+
+
 def test_a_network_that_gives_one_answer_decides_no_claim() -> None:
     """FedAvg has 11.35 % in three of five seeds or more, and FLIU is far above: by the letter of the test it holds."""
     g = "test/G/global/mean"

@@ -1,6 +1,7 @@
 """A table in a paper's layout: each number ours, with the paper's and the difference below it."""
 
 import math
+import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -268,6 +269,12 @@ def legend(run: SuiteRun, measures: Sequence[Measure]) -> Iterator[str]:
         yield f"Ours: nothing was run at scale {run.scale}."
     if run.changes:
         yield f"Ours: with settings changed by --set: {run.changes_in_words}."
+    if _is_rarely_scored(run, keys):
+        yield (
+            "Rounds to a target and highest values are those of the scored rounds. Acc(G) of clients' own models is "
+            "scored in fewer rounds than that of a model which all clients share (evaluation.global_every), so that "
+            "these numbers of the two are no fair comparison."
+        )
     if printed:
         spreads = [number for number in printed if number.spread is not None]
         said = {number.n for number in spreads} - {None} or ({suite.repetitions} if suite.states_repetitions else set())
@@ -284,6 +291,14 @@ def legend(run: SuiteRun, measures: Sequence[Measure]) -> Iterator[str]:
             else ", and behind | ours − the paper's"
         )
         yield f"Beside ours: the paper's number{differs}{of_spread}."
+
+
+def _is_rarely_scored(run: SuiteRun, keys: Collection[str]) -> bool:
+    """True if one of the numbers is chosen among rounds on pooled data, which are fewer for clients' own models."""
+    if not any(re.match(r"\w+/(?!G/)\w+/(acc|global/|synthetic_).*(@|#best)", key) for key in keys):
+        return False
+    settings = [run.experiment(run.suite.cell(cell)).evaluation for cell in run.outcomes]
+    return any(one.every % one.global_every for one in settings)
 
 
 def data(run: SuiteRun, cells: Sequence[Cell], measures: Sequence[Measure]) -> pd.DataFrame:
