@@ -753,6 +753,12 @@ def test_rows_of_a_results_file_have_no_curves_and_the_page_says_so() -> None:
     assert "Over rounds. Not drawn: there is no curve" in told and "nothing was run" not in told
 
 
+@pytest.mark.parametrize(("key", "label"), [("cost/clients", "cost/clients"), (ACC, "accuracy (L1, own data)")])
+def test_a_curve_of_no_measure_is_named_by_what_it_is(key: str, label: str) -> None:
+    (picture,) = charts.pictures(run(replace(SUITE, measures=())), Curves(key), "curve")
+    assert isinstance(picture, Picture) and picture.alt.startswith(f"{label} over rounds of ")
+
+
 def test_a_picture_over_a_setting_has_rows_of_a_file_as_shares() -> None:
     """Row 70.0 and row 69.0 of seeds 0, 1 and a run with 0.74 of seed 2, (0.70 + 0.69 + 0.74) / 3 = 0.71."""
     key, steps = f"{ACC}@70", {f"tau{n}": Level({"training.local_steps": n}, str(n)) for n in (1, 5)}

@@ -16,6 +16,7 @@ from pfl_ops.papers.exhibits import level_number
 from pfl_ops.papers.suite_run import SuiteRun
 from pfl_ops.reports.pages.document import Picture, Text
 from pfl_ops.results import Result
+from pfl_ops.units import unit_of
 
 NAMED = 4  # cells that were not run, up to which a caption names them
 NOTHING = "Not drawn: of what it shows, nothing was run."
@@ -114,8 +115,10 @@ def _never(run: SuiteRun, exhibit: Exhibit) -> list[str]:
 
 
 def _described(run: SuiteRun, key: str) -> str:
-    """A tracked key for an axis: its measure's title, or "accuracy (L2, own data)" in its parts."""
+    """A tracked key for an axis: its measure's title, or of an accuracy "accuracy (L2, own data)", else the key."""
     titles = [measure.title for measure in run.suite.measures if measure.key == key]
+    if not titles and unit_of(key).name != "%":
+        return key
     where = {"local": "own data", "global": "pooled data"}
     parts = [where.get(part, part) for part in key.split("/")[1:] if part != "mean"]
     return titles[0] if titles else f"accuracy ({', '.join(parts)})"
