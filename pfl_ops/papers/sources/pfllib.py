@@ -61,6 +61,10 @@ DEPARTURES: tuple[Departure, ...] = (
         "not measured; sizes differ by up to tens of times in both environments",
     ),
     Departure(
+        "PFLlib trains on full batches alone (drop_last): here the last, smaller batch of an epoch is a step, too.",
+        "not measured; up to 9 samples of a client in an epoch",
+    ),
+    Departure(
         "At which stage of a round PFLlib scores a method differs between its methods, and is not stated: here at L1, "
         "a client's own model before its training, of FedBABU at L2, in the last round only.",
     ),
