@@ -242,6 +242,16 @@ def test_equal_differences_stay_undecided() -> None:
     assert e_process([0.1, 0.1, 0.1 + 10 * ALIKE])[-1] > 20
 
 
+def test_each_row_of_a_table_is_tested_by_itself() -> None:
+    """A row of zeros has e_1 = √(0.1 / 1.1) whatever the rows above it are, and no interval."""
+    table = np.array([[3.0, 1.0, 2.5], [0.0, 0.0, 0.0], [0.5, 0.5, -1e-12]])
+    for of in (e_process, e_process_above, confidence_sequence):
+        rows = np.stack([of(row) for row in table], axis=-2)
+        np.testing.assert_array_equal(of(table), rows)
+    assert e_process(table)[1].tolist() == pytest.approx([math.sqrt(0.1 / (n + 0.1)) for n in (1, 2, 3)])
+    assert np.isinf(confidence_sequence(table)[0][1]).all()
+
+
 def test_rounding_leaves_d_positive() -> None:
     """D ≥ v c/(n+c) by Cauchy-Schwarz; nearly equal differences come closest to that bound, at any n."""
     x = 1 + 3e-9 * np.random.default_rng(4).standard_normal(2000)
@@ -267,13 +277,16 @@ def test_seeds_up_to_the_first_that_is_missing() -> None:
     found = anytime(a, b)
     assert (found.n, found.n_tested) == (4, 3)
     assert found.difference == pytest.approx((0.01 + 0.02 + 0.03 + 0.05) / 4)
+    assert found.tested_difference == pytest.approx(0.02)
     assert found.p == pytest.approx(1 / e_process([0.01, 0.02, 0.03]).max()) and (found.low, found.high) == (None, None)
     whole = anytime({seed: a[seed] for seed in range(3)}, {seed: b[seed] for seed in range(3)})
     assert whole.p == found.p and (whole.low, whole.high) == pytest.approx(
         [float(ends[-1]) for ends in confidence_sequence([0.01, 0.02, 0.03])]
     )
     assert anytime(a, {}).p is None and math.isnan(anytime(a, {}).difference)
-    assert anytime({0: 0.9}, {0: 0.8}).p is None
+    one = anytime({0: 0.9, 2: 0.7}, {0: 0.8, 2: 0.5})
+    assert (one.n, one.n_tested, one.low, one.high, one.p) == (2, 1, None, None, None)
+    assert (one.difference, one.tested_difference) == (pytest.approx(0.15), pytest.approx(0.1))
 
 
 def test_evidence_counts_the_largest_look() -> None:

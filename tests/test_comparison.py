@@ -32,11 +32,17 @@ def test_lines_are_tested_against_the_first_and_corrected_for_all_pairs() -> Non
     assert ordered(lines, values, "anytime")[2].single_p == anytime(THIRD, FIRST).p
 
 
+def test_the_stages_of_a_line_begin_with_its_own() -> None:
+    """Stages that have values in one view alone are there, too."""
+    last = {"final/test/L1/local/mean": 0.5, "final/test/L2/global/mean": 0.4}
+    run = Result.of_numbers(0, last, tags={"pfl_ops.own_stage": "L2"})
+    assert Line("a", (run,)).stages == ["L2", "L1"]
+
+
 def test_without_a_better_side_lines_are_in_the_order_of_labels():
-    """As of a learning rate: neither the larger nor the smaller mean comes first, and no pair is tested."""
-    lines = [line("third", THIRD), line("second", SECOND), line("first", FIRST)]
-    found = ordered(lines, values, "t", ranked=False)
-    assert [one.label for one in found] == ["first", "second", "third"]
+    """As of a learning rate: neither the larger nor the smaller mean (0.567, 0.6, 0.49) comes first; no pair is tested."""
+    found = ordered([line("c", THIRD), line("b", FIRST), line("a", SECOND)], values, "t", ranked=False)
+    assert [one.label for one in found] == ["a", "b", "c"]
     assert all(one.difference and one.difference.n and one.difference.p is None for one in found[1:])
     assert all(one.single_p is None for one in found)
 

@@ -64,6 +64,8 @@ def test_an_interval_takes_the_same_seeds_of_all_methods() -> None:
 def test_few_or_many_seeds() -> None:
     """Fewer than three have no interval; of six and more random draws are taken, the same ones each time."""
     assert agreement([1.0, 2.0], [[0, 0], [1, 1]]).low is None
+    tied = agreement([1.0, 2.0], [[0, 0, 0], [0, 0, 0]])  # no draw has an order
+    assert (tied.tau, tied.low, tied.high) == (None, None, None)
     many = [[0.0] * 8, [1.0, 1.0, 1.0, 1.0, -1.0, -1.0, -1.0, -1.2]]
     assert agreement([1.0, 2.0], many) == agreement([1.0, 2.0], many)
     assert (agreement([1.0, 2.0], many).low, agreement([1.0, 2.0], many).high) == (-1, 1)

@@ -74,6 +74,12 @@ def test_a_row_of_a_file_has_its_measures_alone() -> None:
             read()
 
 
+def test_a_result_is_shown_with_its_last_evaluation_in_percent() -> None:
+    run = RunOnDisk(Experiment.of("fedavg"), ROUNDS, pd.DataFrame(), Path("nowhere"))
+    final = {"final/test/L1/local/mean": 0.625, "final/test/L1/global/mean": 0.5}
+    assert repr(Result.on_disk(run, final, {})).endswith(", L1 Acc(L) 62.5 %, Acc(G) 50.0 %)")
+
+
 def test_a_number_by_its_short_key() -> None:
     """Acc of the last round; the round that reaches 50 %; the value of round 1; the highest; what was sent in all."""
     found = result()

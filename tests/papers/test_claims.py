@@ -485,6 +485,13 @@ def test_rounds_and_a_number_of_them_that_is_infinite_elsewhere():
     assert ended == pytest.approx([*one, one[-1], one[-1]])
 
 
+def test_a_tie_counts_for_neither_side_of_the_signs():
+    """inf, then 0. By signs e_1 = 2² ∫ p dp over [1/2, 1] = 3/2, of the reverse 2² ∫ (1 − p) dp = 1/2. A tie changes
+    nothing; counted as a loss it would make e_2 = 2³ ∫ p (1 − p) dp = 2/3. The other half of the evidence is 1."""
+    found = of_differences([math.inf, 0.0], [9.0] * 2, infinite=True)
+    assert found.supporting == pytest.approx([5 / 4] * 2) and found.opposing == pytest.approx([3 / 4] * 2)
+
+
 @pytest.mark.parametrize("never", [0.0, 0.1, 0.5])
 def test_false_decisions_on_rounds_are_rare(never):
     """Two equal methods, 20 seeds, a look after each; a share of runs never reaches the target. 1,000 sequences: below

@@ -9,9 +9,9 @@ def claim(text: str, ours: str, agrees: str = "", n: int = 0) -> ClaimSummary:
 
 
 def test_each_column_says_what_is_known_of_a_claim() -> None:
-    """A claim that was run in no column has no row."""
-    plain = [claim("first", "holds", "2 of 2", 5), claim("second", "not run"), claim("third", "not run")]
-    changed = [claim("first", "not run"), claim("second", "not judged"), claim("third", "not run")]
+    """A claim that was run in no column has no row; the second one was added to the suite later."""
+    plain = [claim("first", "holds", "2 of 2", 5), claim("third", "not run")]
+    changed = [claim("first", "not run"), claim("third", "not run"), claim("second", "not judged")]
     table = sensitivity("toy/table1", "small", [("", plain), ("training.lr=0.3", changed)])
     (heads,) = table.head
     assert [head.text for head in heads] == ["claim", "unchanged", "training.lr=0.3"]

@@ -320,9 +320,8 @@ def test_regrets_over_all_count_each_method_and_environment_once():
     """Means 0.1 (of two studies) and 0.5 (of one): over all 0.3, not 0.7/3; a study without a regret is left out."""
 
     def study(environment, number, a, b):
-        return ReplayedStudy(
-            "m", environment, number, 0, Choice(number, 1, 1, 0.8), Choice(0, 1, 1, a), Choice(1, 1, 1, b)
-        )
+        first = Choice(number, 3, 90, 0.8)
+        return ReplayedStudy("m", environment, number, 0, first, Choice(0, 9, 1270, a), Choice(1, 8, 1280, b))
 
     studies = [
         study("path", 0, 0.0, 0.4),
@@ -337,7 +336,9 @@ def test_regrets_over_all_count_each_method_and_environment_once():
     assert every.difference[0] == pytest.approx(-0.3) and every.first[0] == pytest.approx(0.8)
     assert path.changed == ls.changed == 0.5, "the confirmation has changed the first pick in study 1"
     assert every.confirm[1] == statistics.interval([path.confirm[0], 0.5])
-    assert notes(studies, [LUCKY])[2].startswith("1 study is left out")
+    told = notes(studies, [LUCKY])
+    assert told[0] == "runs a study: 3.0 first pick, 9.0 with confirmation, 8.0 best value; samples 90, 1,270, 1,280"
+    assert told[2].startswith("1 study is left out")
     assert as_csv(studies).splitlines()[0] == "method,environment,study,seed,rule,configuration,runs,samples,regret"
     assert len(as_csv(studies).splitlines()) == 13
 

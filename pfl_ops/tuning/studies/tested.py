@@ -173,8 +173,7 @@ def summary(settings: Settings, scales: dict[str, dict[str, float]], scores: dic
             row |= {"fedavg": scale, "choice": ratio * scale, "ratio": ratio}
             for role in (FEDAVG, CHOICE):
                 here = tests[(tests["environment"] == name) & (tests["role"] == role)][tested_key(metric)]
-                whole = len(here) > 0 and not here.isna().any()
-                mean, std = mean_std(map(float, here)) if whole else (math.nan, None)
+                mean, std = (math.nan, None) if here.isna().any() else mean_std(map(float, here))
                 row |= {f"{role}_test": mean, f"{role}_std": math.nan if std is None else std, "n": len(here)}
             rows.append(row)
     columns = ["environment", "held_out", "metric", "fedavg", "choice", "ratio", "fedavg_test", "fedavg_std"]
