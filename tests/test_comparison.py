@@ -40,7 +40,7 @@ def test_the_stages_of_a_line_begin_with_its_own() -> None:
 
 
 def test_without_a_better_side_lines_are_in_the_order_of_labels():
-    """As of a learning rate: neither the larger nor the smaller mean (0.567, 0.6, 0.49) comes first; no pair is tested."""
+    """As of a learning rate: neither the larger nor the smaller mean (.567, .6, .49) comes first; no pair is tested."""
     found = ordered([line("c", THIRD), line("b", FIRST), line("a", SECOND)], values, "t", ranked=False)
     assert [one.label for one in found] == ["a", "b", "c"]
     assert all(one.difference and one.difference.n and one.difference.p is None for one in found[1:])

@@ -5,6 +5,7 @@ import io
 import json
 import math
 import re
+import shutil
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -541,6 +542,13 @@ def test_further_seeds_that_do_not_count_are_told() -> None:
     assert items_of(suite_report(run(uncounted=1)))["repetitions"] == f"2 (the paper: 3); {told}"
 
 
+def test_claims_are_counted_at_the_top_in_both() -> None:
+    said = items_of(suite_report(run()))
+    assert said["claims in the paper's numbers"] == "1 holds, 1 does not hold, 1 not printed"
+    assert said["claims in ours"] == "2 undecided, 1 not run"
+    assert said["cells"] == "4 of 6 run, 1 failed, 5 chosen for this run"
+
+
 def test_rows_of_a_results_file_were_not_computed_on_this_machine() -> None:
     """Three rows, which say their revision and PyTorch alone; then the same beside a run of this work folder."""
     tags = {"version.torch": "2.6.0", "pfl_ops.git_revision": "abc"}
@@ -565,6 +573,21 @@ def test_the_cost_is_told() -> None:
     assert said["claims in the paper's numbers"] == "1 holds, 1 does not hold, 1 not printed"
     runs = table(document, "runs")
     assert len(runs.rows) == 4 and len(rows_of(runs)) == 8
+
+
+def test_measures_that_begin_with_one_word_stand_under_it() -> None:
+    """Of two that both begin with L1 the word tells nothing apart, and stays where it is."""
+    measures = (Measure(ACC, "L1 Acc(L)"), Measure(TO_90, "L1 rounds", digits=0), Measure(G, "G Acc(G)"))
+
+    def heads(*keys: str) -> list[list[tuple[str, int]]]:
+        grid = Grid(("method",), ("measure",), ("environment",), measures=keys)
+        made = table(suite_report(run(replace(SUITE, measures=measures, exhibits=(grid,)))), "table1")
+        return [[(head.text, head.span) for head in row] for row in made.head]
+
+    assert heads(ACC, TO_90) == [[("method", 1), ("L1 Acc(L)", 1), ("L1 rounds", 1)]]
+    outer, inner = heads(ACC, TO_90, G)
+    assert outer == [("", 1), ("L1", 2), ("", 1)]
+    assert [text for text, _ in inner] == ["method", "Acc(L)", "rounds", "G Acc(G)"]
 
 
 def test_rows_by_measure_find_the_best_of_each() -> None:
@@ -911,6 +934,12 @@ def test_reports_are_kept_together(tmp_path: Path) -> None:
     suites.keep(run(replace(SUITE, name="fliu/fig10", claims=())), tmp_path)
     suites.keep(run(replace(SUITE, name="fliu/fig5", claims=()), stand_ins={"iid/local": "digits"}), tmp_path)
     (tmp_path / "fliu" / "fig5" / "extra.txt").write_text("stays")
+    suites.keep(run(replace(SUITE, name="drdm/fig1", claims=())), tmp_path)
+    suites.keep(run(replace(SUITE, name="alone/table1", claims=())), tmp_path)
+    found = suites.found(tmp_path)  # papers in their order, suites of the user's own behind them
+    assert [summary.suite for summary in found[3:]] == ["drdm/fig1", "alone/table1"]
+    for own in ("drdm", "alone"):
+        shutil.rmtree(tmp_path / own)
     found = suites.found(tmp_path)
     assert [summary.suite for summary in found] == ["fliu/table1", "fliu/fig5", "fliu/fig10"]
     page = (tmp_path / "index.html").read_text()

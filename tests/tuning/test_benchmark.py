@@ -283,6 +283,8 @@ def test_one_seed_tells_no_difference():
     assert table[["std", "low", "high", "p", "p_holm"]].isna().all(axis=None)
     assert any("One seed: no spread" in note for note in leaderboard_notes.notes(entries, table))
     assert _ranking(table, ()).caption.endswith("scores of the last round; test: one seed")
+    told = "Every method is chosen by val/L1/acc and tested by test/L1/acc (Acc(L) + Acc(G)), last round."
+    assert told in leaderboard_notes.notes(entries, table)
 
 
 def test_trials_as_good_as_the_choice_are_named_by_method():
@@ -368,6 +370,13 @@ def test_validation_scores_of_varied_cohorts_rank_no_methods():
         "Validation scores of toy, rival (L2) are those of the last round's cohort, 0.1 of the clients, not the same "
         "clients in all trials (participation.share is varied). They are not comparable, and methods have no rank by "
         "them. Tests score absent clients too."
+    )
+    for one in entries:  # all clients take part, and weigh in the draws what γ says
+        space = spaces.parse("participation.gamma: {float: [0.1, 1.0]}")
+        one.plan.settings = replace(one.plan.settings, space=space)
+    assert leaderboard_notes._cohorts(entries).startswith(
+        "Validation scores of toy, rival (L2) are those of the last round's cohort, not the same clients in all trials "
+        "(participation.gamma is varied). They are not comparable"
     )
 
 
