@@ -116,6 +116,8 @@ def test_p_is_anytime_valid_unless_n_was_fixed(store: Any) -> None:
     low, high = statistics.confidence_sequence([-0.01, -0.02, -0.03])
     assert (second.difference.low, second.difference.high) == (pytest.approx(low[-1]), pytest.approx(high[-1]))
     assert third.difference.low is None
+    p_marks = [row.entries[-1].mark for row in results(found, found.groups[0]).rows]
+    assert p_marks == ["muted"] * 3, "a p value from 5 % on decides nothing"
     text = " ".join(reading(found))
     assert "p: anytime-valid paired test" in text and "confidence sequence" in text and "fixed before" not in text
     fixed = " ".join(reading(go(store, metric="local/mean", test="t")))
@@ -220,6 +222,7 @@ def test_ahead_only_untested_seeds_favour_first_not_best(made: Any, shelf: Any) 
     assert group.lines[0].label == "fliu" and difference.p < 0.05 and difference.difference < 0
     assert difference.tested_difference == pytest.approx(0.05)
     assert ahead(found, group, group.lines[0]) == "highest"
+    assert [row.entries[-1].mark for row in results(found, group).rows] == ["muted", ""]
 
 
 def test_tests_after_a_former_choice_was_tested_have_no_p_value(made: Any, study: Any, shelf: Any) -> None:

@@ -376,6 +376,7 @@ def test_claims_are_judged_twice() -> None:
     assert second.entries[1].more[1] == "path: 99.1 < 85.7, not as claimed"
     assert second.entries[2].text == "? undecided" and second.entries[2].mark == "open"
     assert second.entries[2].below[1].endswith("needed; 1 of 2 instances have no common seed")
+    assert second.entries[2].more[1] == "path: not run"
     assert second.entries[0].below == ("Sec. V",)
     assert (third.entries[1].text, third.entries[2].text) == ("– not printed", "– not run")
 

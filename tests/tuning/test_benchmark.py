@@ -681,6 +681,8 @@ def test_what_is_chosen_from_one_common_space_is_no_complaint_and_a_restricted_m
     wider = spaces.parse(COMMON.replace("0.5", "0.9"))
     other = changed(rival, space=wider, common=wider)
     assert pd.isna(leaderboard.leaderboard([toy, other]).set_index("method")["p"]["rival"])
+    longer = changed(rival, experiment=rival.plan.settings.experiment.override({"training.rounds": 7}))
+    assert leaderboard.differing(toy, longer) == {"training.rounds": ("9", "7")}
     later = changed(rival, common=replace(common, first=({**ADAM},)))
     table = leaderboard.leaderboard([toy, later])
     assert table["p"].isna().all()

@@ -90,7 +90,6 @@ def diverged(run: SuiteRun) -> Iterator[PageBlock]:
     told = tuple(
         f"{cell}: {run.lost(cell)}: {'; '.join(f'seed {seed} {how}' for seed, how in sorted(lost.items()))}"
         for cell, lost in run.diverged.items()
-        if lost
     )
     if told:
         changed = f", with {run.changes_in_words}" if run.changes else ""

@@ -334,7 +334,6 @@ def confirmed(
         return (top[0] if top else None), runs
     values: dict[int, dict[int, float]] = {number: {} for number in top}
     lost: dict[int, str] = {}
-    winner = top[0]
     fewest = min(len(seeds), FEWEST)
     for looked in range(fewest, len(seeds) + 1):
         for seed in seeds[:looked]:
