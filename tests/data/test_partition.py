@@ -358,6 +358,8 @@ def test_zipf_without_alpha_gives_one_class_each() -> None:
     table = counts_table(labels, split("zipf", labels, clients=12, s=1.0, alpha=0), 4)
     assert ((table > 0).sum(1) == 1).all()
     assert table.sum(0).tolist() == [10, 20, 30, 140]
+    few = counts_table(labels, split("zipf", labels, clients=4, s=1.0, alpha=0), 4)
+    assert sorted(few.sum(1)) == [10, 20, 30, 140] and ((few > 0).sum(1) == 1).all()
 
 
 def test_zipf_order_is_random() -> None:

@@ -971,13 +971,14 @@ def test_best_rounds_of_a_cohort_take_the_p_value(made: Any, shelf: Any, second:
 
 def test_cohorts_that_a_method_draws_itself_are_cohorts_too(made: Any, shelf: Any) -> None:
     """drdm draws with replacement: 7 and 6 of 12 clients are scored at L2 in a round, at a share of participation of 1.
-    The best round at L2 was said to be of all clients."""
+    The best round at L2 was said to be of all clients. The last round happened to draw all of them."""
     runs = []
     for method, counts in (("drdm", (7, 6)), ("fedavg", (12, 12))):
         for seed, n in enumerate(counts):
             run = made(method, seed, 0.5)
             scores = {"L2/local/mean": 0.6 + seed / 10, "L2/local/clients": float(n), "L1/local/clients": 12.0}
             run.metrics.update({f"{start}test/{key}": v for start in ("", "best/") for key, v in scores.items()})
+            run.metrics["test/L2/local/clients"] = 12.0
             run.metrics.update({"final/test/L2/local/mean": 0.5, "final/test/L2/local/clients": 12.0})
             runs.append(run)
     best = go(shelf(runs), metric="L2/local/mean", at="best", with_clients=False)

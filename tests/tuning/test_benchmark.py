@@ -577,10 +577,13 @@ def test_note_on_an_anytime_test_has_the_seeds_of_p(lacking, p_seeds):
 
 @pytest.mark.parametrize("method", [0, 1])
 def test_choice_changed_after_a_test_has_no_p(method):
-    """Trials were added after a test of x = 0.25. The leaderboard had p for the new choice, as of n fixed before."""
+    """Trials were added after a test of x = 0.25. The leaderboard had p for the new choice, as of n fixed before.
+
+    Other choices have the t test still: no seed was added to a choice after its test."""
     entries = three()
     (opened,) = entries[method].study_storage.openings()
-    entries[method].study_storage.openings = lambda: [{**opened, "params": {"algorithm.x": 0.25}}, opened]
+    former = {**opened, "params": {"algorithm.x": 0.25}, "seeds": [0, 1]}
+    entries[method].study_storage.openings = lambda: [former, opened]
     table = leaderboard.leaderboard(entries).set_index("method")
     assert table["difference"][1:].notna().all() and pd.isna(table["p_holm"]["rival"])
     assert pd.notna(table["p_holm"]["late"]) == (method == 1)

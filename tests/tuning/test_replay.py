@@ -146,6 +146,13 @@ def test_confirmed_gives_the_last_one_left_the_first_look():
         assert confirmed(problem(values, values), [0, other], range(5)) == (winner, runs)
 
 
+def test_confirmed_ends_a_later_look_that_was_begun():
+    """As in `tune`: configuration 0 diverges with the fourth seed, and the run of the other was queued with it."""
+    values = [[0.5, 0.7, 0.4, math.nan, 0.5], [0.6, 0.5, 0.5, 0.6, 0.5]]
+    runs = [(number, seed) for seed in range(4) for number in (0, 1)]
+    assert confirmed(problem(values, values), [0, 1], range(5)) == (1, runs)
+
+
 def test_confirmed_with_one_configuration_or_none_takes_no_run():
     assert confirmed(LUCKY, [2], [0, 1, 2]) == (2, [])
     assert confirmed(LUCKY, [], [0, 1, 2]) == (None, [])
@@ -304,6 +311,11 @@ def test_nearest_counts_another_choice_and_a_missing_parameter_as_one():
     points = {0: {"kind": "adaptive"}, 1: {"kind": "fixed", "value": 0.9}}
     assert nearest(space, points, {"kind": "fixed", "value": 0.2}) == 1
     assert nearest(space, points, {"kind": "adaptive"}) == 0
+    space = spaces.parse(
+        "kind: {choice: [fixed, adaptive]}\nvalue: {float: [0, 1], when: {kind: fixed}}\nother: {float: [0, 1]}"
+    )  # √2 from the first point, √(0.8² + 0.8²) = 1.13 from the second
+    points = {0: {"kind": "adaptive", "other": 0}, 1: {"kind": "fixed", "value": 0.8, "other": 0.8}}
+    assert nearest(space, points, {"kind": "fixed", "value": 0, "other": 0}) == 1
 
 
 # -- regrets ----------------------------------------------------------------------------------------------------------

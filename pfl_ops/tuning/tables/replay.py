@@ -334,12 +334,10 @@ def confirmed(
         return (top[0] if top else None), runs
     values: dict[int, dict[int, float]] = {number: {} for number in top}
     lost: dict[int, str] = {}
-    fewest = min(len(seeds), FEWEST)
-    for looked in range(fewest, len(seeds) + 1):
+    for looked in range(min(len(seeds), FEWEST), len(seeds) + 1):
         for seed in seeds[:looked]:
             for number in top:
-                alone = len(lost) >= len(top) - 1 and looked > fewest
-                if number in lost or seed in values[number] or alone:
+                if number in lost or seed in values[number]:
                     continue
                 runs.append((number, seed))
                 value = problem.values[number, seed]
