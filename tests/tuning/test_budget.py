@@ -81,6 +81,8 @@ def test_budget_first_spent_ends_the_search(study_storage):
     fewer = settings.limited(StudyLimits(trials=2))  # of a call that goes on: it said that all 2 are done
     assert ending(fewer, study_storage) == "search ended by --trials 2: 3 trials are done (0.5 h, 120 samples)"
     assert ending(settings_of(trials=3), study_storage) == ""  # the only budget
+    for other in ({"hours": 2}, {"samples": 500}, {"terminate": 9}):
+        assert ending(settings_of(trials=3, **other), study_storage) == ending(settings, study_storage)
 
 
 def test_reason_that_was_recorded_stays_until_its_budget_changes(study_storage):

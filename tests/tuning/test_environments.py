@@ -30,6 +30,7 @@ from pfl_ops.tuning.findings import presented
 from pfl_ops.tuning.session.baselines import Baselines, scales_of
 from pfl_ops.tuning.session.confirm import Confirmations
 from pfl_ops.tuning.session.session import Session, _Phases
+from pfl_ops.tuning.studies import settings as settings_module
 from pfl_ops.tuning.studies import study_database, tested
 from pfl_ops.tuning.studies import study_storage as study_storages
 from pfl_ops.tuning.studies.environments import baseline, check_tests_apart, environments_of
@@ -201,7 +202,7 @@ def test_environments_that_cannot_be_are_refused(tmp_path, given, message):
 # -- settings ---------------------------------------------------------------------------------------------------------
 
 
-def test_environments_are_recorded_and_part_of_the_digest():
+def test_environments_are_recorded_and_part_of_the_digest(monkeypatch):
     one = settings(seeds_per_trial=2, held_out=["qs"], aggregate="worst")
     assert Settings.from_dict(one.as_dict()) == one and one.scheduler == "none"
     assert one.goal.metrics == ("val/L1/acc/of_fedavg/worst",) and one.objective.metrics == (METRIC,)
@@ -215,6 +216,9 @@ def test_environments_are_recorded_and_part_of_the_digest():
         Settings.of(toy(), SPACE, metric=METRIC, scheduler="none"),
     ]
     assert len({each.digest(None) for each in (one, *others)}) == 5
+    before = one.digest(None)
+    monkeypatch.setattr(settings_module, "baseline", lambda here: baseline(here).override({"training.lr": 0.5}))
+    assert one.digest(None) != before, "scores are divided by those of FedAvg's defaults"
     assert one.difference(others[0]) == "--aggregate worst, not mean"
     assert one.difference(others[1]) == "--held-out qs, not none"
     assert one.difference(others[3]) == "--seeds-per-trial 2, not 1"

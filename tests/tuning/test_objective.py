@@ -41,6 +41,12 @@ def test_the_scored_clients_of_a_cohort_are_told_if_clients_are_drawn():
     assert told in Settings.of(many).cohort_note
 
 
+def test_the_smallest_share_of_several_environments_is_told():
+    shares = ["participation.share=0.5", "participation.share=0.25", "participation.share=0.75"]
+    settings = Settings.of(Experiment.of("fedavg_ft", dataset="digits"), metric="val/L2/acc", environments=shares)
+    assert settings.scored_share == 0.25 and ", 0.25 of the clients" in settings.cohort_note
+
+
 def test_a_number_of_scored_clients_that_is_not_known_is_not_guessed():
     """The clients of a file may be 30, all scored, or 3,400: the line said about 20 of a cohort of 3."""
     experiment = Experiment.of("fedavg_ft", dataset="digits", participation=0.1).override({"partition.kind": "natural"})
