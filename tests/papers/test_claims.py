@@ -57,6 +57,17 @@ def test_on_published_numbers(says, status):
     assert judge(says, PAPER).status == status
 
 
+def test_seeds_count_from_the_suite_s_own_up_to_one_that_is_missing():
+    """Seeds 5, 6 and 8; 7 diverged, and 9 of the other: two count, and two at most. The paper's numbers stand at 0 always."""
+    by_seed = {"path/fliu": {5: 1.23451, 6: 1.23453, 8: 9.0}, "path/fedavg": {5: 0.25, 6: 0.25, 8: 0.25}}
+    claim = Claim("", f"path/fliu:{ACC} > path/fedavg:{ACC}")
+    how = {"diverged": {"path/fliu": [7], "path/fedavg": [9]}}
+    (one,) = claim.judge(lambda cell, key: by_seed.get(cell, {}), LABELS, CELLS, first=5, **how).instances
+    assert (one.detail, one.most, one.agrees) == ("1.235 > 0.25 (n = 2)", 2, True)
+    assert claim.judge(lambda cell, key: by_seed.get(cell, {}), LABELS, CELLS).status == "not run"
+    assert claim.judge(lambda cell, key: {0: PAPER[cell]}, LABELS, CELLS, exact=True, first=5).status == "holds"
+
+
 def test_a_star_is_one_label_everywhere_and_an_instance_each():
     verdict = judge(f"*/fliu:{ACC} > */fedavg:{ACC}", PAPER)
     assert [(i.where, i.agrees) for i in verdict.instances] == [("iid", False), ("path", True)]
