@@ -16,6 +16,7 @@ from pfl_ops.errors import PflOpsError
 
 MOST_COUNT = 1_000_000  # of rounds, steps, clients, ...: more is a slip of the pen, and would run for ever
 MOST_SEED = 2**32 - 1
+SEED_OFFSET = 1000  # of the new seeds of a confirmation, from the experiment's; those of trials and tests are below
 
 
 def check_last_seed(seed: int, number: int, of: str, offset: int = 0) -> None:

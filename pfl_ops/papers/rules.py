@@ -44,7 +44,8 @@ class ChoiceRule:
         metric: objective, a score on validation data.
         trials: of each method's search; the first one has the settings of `before`, if there are some.
         confirm, confirm_top: seeds with which the best configurations are run again, and number of these.
-        seed: of the trials. No suite reaches it, so that no partition of a trial is one of the reported runs.
+        seed: of the trials; the new seeds begin with seed + `SEED_OFFSET`. No suite has one of them, so that no
+            partition of a trial is one of the reported runs.
         before: label -> settings that were run before there was a rule.
         remarks: what the rule leaves open, in sentences; the pages of suites with its choices have them.
     """

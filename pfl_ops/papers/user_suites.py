@@ -18,6 +18,7 @@ from pfl_ops.papers.published import PublishedFile
 from pfl_ops.papers.rules import ChoiceRule
 from pfl_ops.papers.suite import SCALES, Changes, Level, ScaleName, Suite
 from pfl_ops.registry import load_plugin, plugin_module
+from pfl_ops.section import SEED_OFFSET
 
 KIND = "suite file"
 PART_OF_NAME = r"[a-z0-9][a-z0-9_.-]{0,49}"
@@ -308,11 +309,12 @@ def _check_rule(suite: Suite) -> None:
             raise unknown(f"validation score (rule {echo(rule.name)})", rule.metric, known)
         spaces.check(spaces.from_dict(rule.ranges(label), f"rule {echo(rule.name)}, {echo(label)}"), experiment)
     most = max(suite.scale(scale).repetitions for scale in SCALES)
-    if suite.first_seed <= rule.seed + rule.confirm and rule.seed < suite.first_seed + most:
+    new = rule.seed + SEED_OFFSET
+    if {rule.seed, *range(new, new + rule.confirm)} & set(range(suite.first_seed, suite.first_seed + most)):
+        again = f", their confirmation {new} to {new + rule.confirm - 1}" if rule.confirm else ""
         raise PflOpsError(
-            f"rule {echo(rule.name)}: its trials and their confirmation have seeds {rule.seed} to "
-            f"{rule.seed + rule.confirm}, which repetitions of the suite have, too ({suite.first_seed} to "
-            f"{suite.first_seed + most - 1}); choose another seed, as 1000"
+            f"rule {echo(rule.name)}: its trials have seed {rule.seed}{again}, and repetitions of the suite "
+            f"{suite.first_seed} to {suite.first_seed + most - 1}: choose a seed that these do not reach, as 1000"
         )
 
 

@@ -204,7 +204,11 @@ WRONG = {
     "rule_range": ("[0.01, 1.0]", "[1.0, 0.01]", "rule ours, fedavg: training.lr: low must be at most high"),
     "rule_path": ("training.lr\": {\"float", "training.l\": {\"float", "rule ours, fedavg: training.l: the experiment"),
     "rule_first": ("trials=8", 'trials=8, before={"local": {"training.lr": 5}}', "rule ours, local: first: training"),
-    "rule_seed": ("seed=1000", "seed=2", "have seeds 2 to 5, which repetitions of the suite have, too (0 to 2)"),
+    "rule_seed": ("seed=1000", "seed=2", "their confirmation 1002 to 1004, and repetitions of the suite 0 to 2"),
+    "rule_confirmation": (
+        '"training.lr": 0.1,', '"training.lr": 0.1, "seed": 1998,',
+        "trials have seed 1000, their confirmation 2000 to 2002, and repetitions of the suite 1998 to 2000",
+    ),
     "name_number": ('name="ours/table1"', "name=7", "ours.py: the name of a suite must be text, got 7"),
     "title": ('title="Digits, two classes a client"', "title=None", "title must be text, got None"),
     "level_title": ('"local training")', "3)", "the title of level local must be text, got 3"),

@@ -17,11 +17,12 @@ from pfl_ops.jobs.report import Failure
 from pfl_ops.jobs.resources import ResourceShare
 from pfl_ops.jobs.runner import JobEvent
 from pfl_ops.reports.comparison.compare import compare
+from pfl_ops.section import SEED_OFFSET
 from pfl_ops.tracking import Store
 from pfl_ops.tuning.session.confirm import Confirmations, judge
 from pfl_ops.tuning.studies import study_database
 from pfl_ops.tuning.studies.limits import StudyLimits
-from pfl_ops.tuning.studies.settings import SEED_OFFSET, Settings
+from pfl_ops.tuning.studies.settings import Settings
 from pfl_ops.tuning.studies.study_storage import StudyStorage
 
 METRIC = "val/L1/acc"

@@ -17,14 +17,14 @@ from pfl_ops.federation.settings import Execution
 from pfl_ops.jobs.plugins import check_shared
 from pfl_ops.redaction import redact_address
 from pfl_ops.registry import plugins
-from pfl_ops.section import check_last_seed
+from pfl_ops.section import SEED_OFFSET, check_last_seed
 from pfl_ops.tracking import WorkFolder
 from pfl_ops.tuning.resources.resource_request import ResourceRequest, check_request
 from pfl_ops.tuning.session.events import Event, OnEvent
 from pfl_ops.tuning.studies import study_database
 from pfl_ops.tuning.studies.budget import goes_on
 from pfl_ops.tuning.studies.limits import StudyLimits, trials_done
-from pfl_ops.tuning.studies.settings import SEED_OFFSET, Settings
+from pfl_ops.tuning.studies.settings import Settings
 from pfl_ops.tuning.studies.study_storage import StudyStorage
 
 BENCHMARK = "benchmark"  # in what a study records: the benchmark that it is part of

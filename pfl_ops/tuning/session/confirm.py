@@ -23,10 +23,10 @@ from pfl_ops.jobs.report import ERRORS, SAMPLES
 from pfl_ops.jobs.resources import ResourceShare
 from pfl_ops.jobs.runner import JobEvent
 from pfl_ops.metrics import error_key
+from pfl_ops.section import SEED_OFFSET
 from pfl_ops.statistics import above, holm, mean_std
 from pfl_ops.tuning.session.tracked_job import RunningPart, TrackedJobs
 from pfl_ops.tuning.studies.parts import PartResult, TrialPart
-from pfl_ops.tuning.studies.settings import SEED_OFFSET
 from pfl_ops.tuning.studies.study_storage import point_of
 from pfl_ops.units import PERCENT, signed, unit_of, with_unit
 

@@ -15,6 +15,7 @@ from pfl_ops.errors import PflOpsError, count, echo
 from pfl_ops.federation.losses import LOSSES
 from pfl_ops.federation.settings import ALL_UP_TO
 from pfl_ops.results import COMMON
+from pfl_ops.section import SEED_OFFSET
 from pfl_ops.spaces import Space
 from pfl_ops.tuning.studies.environments import (
     Aggregate,
@@ -36,7 +37,6 @@ TRIALS = 20
 RANDOM_START, EARLIER_RANDOM_START = 8, 5  # trials with a result before the sampler has a model; in records without it
 CONFIRM, CONFIRM_TOP = 3, 2  # new seeds at most, configurations
 SHARE, WEIGHTING = "participation.share", "participation.weighting"
-SEED_OFFSET = 1000  # of the new seeds of a confirmation, from the experiment's; those of trials and tests are below
 
 
 @dataclass(frozen=True)
