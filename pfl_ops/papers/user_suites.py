@@ -1,7 +1,7 @@
 """Suites of a user's own, from a Python file that defines `SUITES`."""
 
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -285,6 +285,9 @@ def _check_rule(suite: Suite) -> None:
     check_name("rule", rule.name)
     if not isinstance(rule.suites, tuple | list):
         raise PflOpsError(f"rule {echo(rule.name)}: suites must be a tuple of names, got {echo(repr(rule.suites))}")
+    for word in ("cells", "shared", "own", "before"):
+        if not isinstance(found := getattr(rule, word), Mapping):
+            raise PflOpsError(f"rule {echo(rule.name)}: {word} must be a dict, got {echo(repr(found))}")
     if suite.name not in rule.suites:
         raise PflOpsError(f"rule {echo(rule.name)} does not list the suite in `suites`")
     labels = [label for axis in suite.axes.values() for label in axis]

@@ -205,6 +205,7 @@ WRONG = {
     "rule_path": ("training.lr\": {\"float", "training.l\": {\"float", "rule ours, fedavg: training.l: the experiment"),
     "rule_first": ("trials=8", 'trials=8, before={"local": {"training.lr": 5}}', "rule ours, local: first: training"),
     "rule_seed": ("seed=1000", "seed=2", "their confirmation 1002 to 1004, and repetitions of the suite 0 to 2"),
+    "rule_before": ("trials=8", "trials=8, before=()", "rule ours: before must be a dict, got ()"),
     "rule_confirmation": (
         '"training.lr": 0.1,', '"training.lr": 0.1, "seed": 1998,',
         "trials have seed 1000, their confirmation 2000 to 2002, and repetitions of the suite 1998 to 2000",
