@@ -284,7 +284,7 @@ def test_seeds_up_to_the_first_that_is_missing() -> None:
         [float(ends[-1]) for ends in confidence_sequence([0.01, 0.02, 0.03])]
     )
     assert anytime(a, {}).p is None and math.isnan(anytime(a, {}).difference)
-    one = anytime({0: 0.9, 2: 0.7}, {0: 0.8, 2: 0.5})
+    one = anytime({0: 0.9, 1: 0.8, 2: 0.7}, {0: 0.8, 2: 0.5})
     assert (one.n, one.n_tested, one.low, one.high, one.p) == (2, 1, None, None, None)
     assert (one.difference, one.tested_difference) == (pytest.approx(0.15), pytest.approx(0.1))
 

@@ -12,7 +12,7 @@ from pfl_ops.errors import PflOpsError
 from pfl_ops.papers import conditions
 from pfl_ops.papers.claims import Claim, decided
 from pfl_ops.papers.conditions import Expansion
-from pfl_ops.papers.evidence import of_differences
+from pfl_ops.papers.evidence import SeedDifferences, of_differences
 from pfl_ops.papers.expression import matching, sides
 from pfl_ops.statistics import e_process_above
 
@@ -58,7 +58,7 @@ def test_on_published_numbers(says, status):
 
 
 def test_seeds_count_from_the_suite_s_own_up_to_one_that_is_missing():
-    """Seeds 5, 6 and 8; 7 diverged, and 9 of the other: two count, and two at most. The paper's numbers stand at 0 always."""
+    """Seeds 5, 6 and 8; 7 diverged, 9 of the other: two count, and two at most. The paper's numbers stand at 0."""
     by_seed = {"path/fliu": {5: 1.23451, 6: 1.23453, 8: 9.0}, "path/fedavg": {5: 0.25, 6: 0.25, 8: 0.25}}
     claim = Claim("", f"path/fliu:{ACC} > path/fedavg:{ACC}")
     how = {"diverged": {"path/fliu": [7], "path/fedavg": [9]}}
@@ -501,6 +501,13 @@ def test_a_tie_counts_for_neither_side_of_the_signs():
     nothing; counted as a loss it would make e_2 = 2³ ∫ p (1 − p) dp = 2/3. The other half of the evidence is 1."""
     found = of_differences([math.inf, 0.0], [9.0] * 2, infinite=True)
     assert found.supporting == pytest.approx([5 / 4] * 2) and found.opposing == pytest.approx([3 / 4] * 2)
+
+
+@pytest.mark.parametrize(
+    ("values", "equal"), [([1.0], False), ([1.0, 1.0 + 1e-12], True), ([1.0, 1.1], False), ([math.inf] * 2, False)]
+)
+def test_equal_differences_are_those_of_two_seeds_or_more(values, equal):
+    assert SeedDifferences(np.array(values), np.full(len(values), 90.0)).equal is equal
 
 
 @pytest.mark.parametrize("never", [0.0, 0.1, 0.5])

@@ -282,7 +282,6 @@ def test_one_seed_tells_no_difference():
     assert table["method"].tolist() == ["rival", "toy"] and table["difference"][1] == pytest.approx(-0.1)
     assert table[["std", "low", "high", "p", "p_holm"]].isna().all(axis=None)
     assert any("One seed: no spread" in note for note in leaderboard_notes.notes(entries, table))
-    assert _ranking(table, ()).caption.endswith("scores of the last round; test: one seed")
     told = "Every method is chosen by val/L1/acc and tested by test/L1/acc (Acc(L) + Acc(G)), last round."
     assert told in leaderboard_notes.notes(entries, table)
 
@@ -573,6 +572,13 @@ def test_note_on_an_anytime_test_has_the_seeds_of_p(lacking, p_seeds):
     else:
         assert math.isnan(table["p"][1]) and "paired test over" not in note
         assert "No p value of rival: the test ends at the first seed of which a method has no score." in note
+
+
+def test_note_on_a_method_with_one_common_seed_names_no_test():
+    entries = [entry("toy", 0.9, {0: 0.7, 1: 0.71, 2: 0.72}), entry("rival", 0.8, {0: 0.6, 5: 0.61})]
+    table = leaderboard.leaderboard(entries)
+    assert table["common"].tolist() == [0, 1] and table["p"].isna().all()
+    assert not any("test ends at" in note for note in leaderboard_notes.notes(entries, table))
 
 
 @pytest.mark.parametrize("method", [0, 1])

@@ -292,6 +292,8 @@ def test_record_of_a_run_that_diverged_counts_the_round_that_did():
     found = record_of("val/L1/acc", "h", records, "diverged at round 2", {"samples": 20, "sent_bytes": 6.0})
     assert found.rounds[-1] == {"round": 2, "samples": 20, "sent_bytes": 6.0}
     assert found.rounds[:2] == record_of("val/L1/acc", "h", records, "diverged at round 2").rounds
+    few = record_of("val/L1/acc", "h", {0: {"val/L1/acc": 0.1}, 1: cost, 2: cost}, "diverged at round 3")
+    assert few.rounds[1:] == ({"round": 2, "samples": 20, "sent_bytes": 6.0},), "rounds 1 and 2 were not evaluated"
 
 
 def test_record_of_a_test_run_has_no_training_loss():
