@@ -173,7 +173,10 @@ def _check_class(name: str, cls: object) -> None:
     """
     if not isinstance(cls, type) or not issubclass(cls, Algorithm):
         what = getattr(cls, "__name__", repr(cls))
-        raise PflOpsError(f"register('{name}'): {what} must be a subclass of pfl_ops.algorithms.base.Algorithm")
+        raise PflOpsError(
+            f"register('{name}'): {what} must be a subclass of pfl_ops.algorithms.base.Algorithm; losses, networks and "
+            "partitions are registered by pfl_ops.register"
+        )
     for function, arguments in _FUNCTIONS.items():
         written = inspect.getattr_static(cls, function)
         right = f"{function}({', '.join(arguments)})"
