@@ -84,6 +84,8 @@ class Line:
     def rounds_to(self, target: float, metric: str = TARGETED) -> dict[int, int | None]:
         """The first round in which each repetition has the target, 0.9 for 90 %; None: never.
 
+        Without seeds for a metric whose values of each round `compare` did not read; `Result.rounds_to` reads any.
+
         Raises:
             PflOpsError: no accuracy reaches the target.
         """
@@ -97,7 +99,10 @@ class Line:
         return {seed: value for seed, value in each if value is not None}
 
     def curve(self, metric: str) -> pd.DataFrame:
-        """A metric over rounds, a column a seed; without columns if no run has it."""
+        """A metric over rounds, a column a seed; without columns if no run has it, or if `compare` did not read it.
+
+        `Result.curve` reads any.
+        """
         curves = {run.seed: run.by_round(metric) for run in self.counted_runs}
         return pd.DataFrame({seed: pd.Series(curve) for seed, curve in curves.items() if curve}).sort_index()
 
