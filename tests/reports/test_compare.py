@@ -840,6 +840,14 @@ def test_what_makes_a_comparison_unfair(made: Any, shelf: Any, other: dict[str, 
     assert go(shelf([made("fliu", 0), made("fedavg", **{"seed": 0, **other})])).complaints == (complaint,)
 
 
+def test_one_line_of_another_task_leaves_a_group_without_a_best(made: Any, shelf: Any) -> None:
+    runs = [made("fliu", 0, 0.9), made("fedavg", 0, 0.8), made("ditto", 0, 0.7, **{"participation.share": 0.5})]
+    for some, best in ((runs, ["", "", ""]), (runs[:2], ["best", ""])):
+        (group,) = (found := go(shelf(some), metric="local/mean", with_clients=False)).groups
+        assert group.fair == ("best" in best)
+        assert [row.entries[3].mark for row in results(found, group).rows] == best
+
+
 @pytest.mark.parametrize(("share", "told"), [(0.1, ()), (0.3, ("other clients or subsets are scored: ",))])
 def test_another_validation_share_counts_where_it_is_scored(
     made: Any, shelf: Any, share: float, told: tuple[str, ...]
