@@ -29,7 +29,17 @@ from pfl_ops.reports.comparison import compare as compare_module
 from pfl_ops.reports.comparison import compared_cards
 from pfl_ops.reports.comparison import labels as labels_module
 from pfl_ops.reports.comparison.compare import Comparison, compare
-from pfl_ops.reports.comparison.compared import ahead, costs, document, folded, highest, reading, results, text_of
+from pfl_ops.reports.comparison.compared import (
+    ahead,
+    costs,
+    document,
+    folded,
+    highest,
+    reading,
+    results,
+    stages,
+    text_of,
+)
 from pfl_ops.reports.comparison.compared_notes import OPTIMISTIC, best_notes, p_notes, scored_notes
 from pfl_ops.reports.comparison.comparison_data import Group
 from pfl_ops.reports.comparison.fairness import BEST_ROUNDS
@@ -846,6 +856,16 @@ def test_one_line_of_another_task_leaves_a_group_without_a_best(made: Any, shelf
         (group,) = (found := go(shelf(some), metric="local/mean", with_clients=False)).groups
         assert group.fair == ("best" in best)
         assert [row.entries[3].mark for row in results(found, group).rows] == best
+
+
+def test_each_stage_that_some_line_has_is_shown(made: Any, shelf: Any) -> None:
+    """fedavg alone has a score at L2."""
+    runs = [made("fliu", 0, 0.9), made("fedavg", 0, 0.8)]
+    runs[1].metrics["final/test/L2/local/mean"] = 0.75
+    (group,) = (found := go(shelf(runs), metric="local/mean", with_clients=False)).groups
+    shown = stages(found, group)
+    place = 1 + 3 * ([head.text for head in shown.head[0]].index("L2") - 1)
+    assert [row.entries[place].value for row in shown.rows] == [None, pytest.approx(75)]
 
 
 @pytest.mark.parametrize(("share", "told"), [(0.1, ()), (0.3, ("other clients or subsets are scored: ",))])

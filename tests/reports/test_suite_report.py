@@ -661,6 +661,7 @@ def test_a_network_that_gives_one_answer_decides_no_claim() -> None:
             assert "one answer" not in page
         else:
             assert f"one answer to all inputs: path/fedavg (11.35 %{told}). " in page
+            assert f"exactly the same in {'these seeds' if told else 'every seed'}, the share of one class" in page
 
 
 def test_a_network_that_gives_one_answer_is_never_best() -> None:
