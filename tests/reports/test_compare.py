@@ -1432,15 +1432,31 @@ def test_a_trial_beside_a_run(made: Any, shelf: Any) -> None:
     )
 
 
+STOPPED = "fliu trial-000, seed 0 (stopped early, round 2 of 20)"
+
+
 def test_trials_go_by_their_number_and_their_settings_stand_beside(made: Any, shelf: Any) -> None:
     runs = [made("fliu", 0, trial=0, **{"training.lr": 0.1}, tags={"pfl_ops.trial_state": "pruned"})]
     runs += [made("fliu", 0, trial=1, **{"training.lr": 0.2})]
     runs += [made("fliu", 0, **{"training.lr": 0.2})]
-    found = go(shelf(runs), trials=True, metric="local/mean")
+    found = go(shelf(runs, {runs[0].run_id: {"cost/train_seconds": [math.nan, 1.0, 1.0]}}), trials=True)
     assert {group.title: {line.label: line.settings for line in group.lines} for group in found.groups} == {
         "digits, lsqs": {"fliu": ""},
-        "digits, lsqs, validation data": {"fliu trial-000": "lr 0.1, stopped early", "fliu trial-001": "lr 0.2"},
+        "digits, lsqs, validation data": {"fliu trial-001": "lr 0.2", STOPPED: "lr 0.1"},
     }
+
+
+def test_a_trial_that_was_stopped_early_is_ranked_behind_complete_ones(made: Any, shelf: Any) -> None:
+    """Its value, 0.9 of an earlier round, was "highest" before 0.8 of a last one."""
+    runs = [made("fliu", 0, trial=0, **{"training.lr": 0.1}, tags={"pfl_ops.trial_state": "pruned"})]
+    runs += [made("fliu", 0, trial=number, **{"training.lr": number / 10}) for number in (2, 3)]
+    for run, value in zip(runs, (0.9, 0.7, 0.8), strict=True):
+        run.metrics["val/L1/local/mean"] = value
+    kept = shelf(runs, {runs[0].run_id: {"cost/train_seconds": [math.nan, 1.0, 1.0]}})
+    (group,) = (found := go(kept, trials=True, metric="local/mean", with_curves=False)).groups
+    assert [(line.label, ahead(found, group, line)) for line in group.lines] == [
+        ("fliu trial-003", "highest"), ("fliu trial-002", "−10.00"), (STOPPED, "not finished"),
+    ]  # fmt: skip
 
 
 # -- numbers ----------------------------------------------------------------------------------------------------------

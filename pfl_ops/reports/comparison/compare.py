@@ -190,11 +190,16 @@ def compare(
         rounds = {aim} if target is not None else set()
         rounds |= {usual, aim, "acc", "local/mean", "global/mean", *BYTES} if with_curves else set()
         first = {run.group: run for run in sorted(chosen.runs, key=lambda run: -run.seed)}
+        progress = {*SCORES.values(), "cost/train_seconds"}
         runs = [
-            read_ahead(store, run, {*rounds, *(CHOOSING if run is first[run.group] else ())}) for run in chosen.runs
+            read_ahead(
+                store,
+                run,
+                {*rounds, *(CHOOSING if run is first[run.group] else ()), *(progress if _is_pruned(run.tags) else ())},
+            )
+            for run in chosen.runs
         ]
-        scores = SCORES.values()
-        runs += [read_ahead(store, run, {*rounds, *CHOOSING, *scores, "cost/train_seconds"}) for run in chosen.started]
+        runs += [read_ahead(store, run, {*rounds, *CHOOSING, *progress}) for run in chosen.started]
         tables, unread = _clients(runs) if with_clients else ({}, [])
         place = store.target.label
     members = grouped(runs)
@@ -325,12 +330,11 @@ def _lines(runs: Sequence[Result], lost: Sequence[Result]) -> list[Line]:
     lines = []
     for name, some, (_, settings), end in zip(names, members, told, ends, strict=True):
         group = some[0].group
-        early = "stopped early" if some[0].tags.get("pfl_ops.trial_state") == "pruned" else ""
         lines.append(
             Line(
                 f"{name} #{group[:6]}" if names.count(name) > 1 else name,
                 tuple(some),
-                ", ".join(filter(None, (settings, early))),
+                settings,
                 diverged=() if end else tuple(diverged.get(group, ())),
                 unfinished=end,
             )
@@ -340,7 +344,7 @@ def _lines(runs: Sequence[Result], lost: Sequence[Result]) -> list[Line]:
 
 def _unfinished(run: Result) -> str:
     """ "running, round 12 of 20, Acc(G) of round 10", where that is scored less often; "" of a finished run."""
-    if run.state == "finished":
+    if run.state == "finished" and not _is_pruned(run.tags):
         return ""
     rounds = run.history.dropna(how="all").index
     last = int(rounds.max()) if len(rounds) else 0
@@ -350,7 +354,12 @@ def _unfinished(run: Result) -> str:
         values = [f"scores of round {rounds_of[0]}"]
     else:
         values = [f"{' and '.join(title for title in scored if scored[title] == t)} of round {t}" for t in rounds_of]
-    return ", ".join([f"{run.state}, round {last} of {run.length}", *values])
+    state = "stopped early" if _is_pruned(run.tags) else run.state
+    return ", ".join([f"{state}, round {last} of {run.length}", *values])
+
+
+def _is_pruned(tags: Mapping[str, str]) -> bool:
+    return tags.get("pfl_ops.trial_state") == "pruned"
 
 
 def _trial(run: Result) -> str | None:
