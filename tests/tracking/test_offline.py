@@ -4,6 +4,7 @@ import http.server
 import json
 import logging
 import os
+import shutil
 import threading
 
 import pytest
@@ -50,6 +51,20 @@ def test_recording_goes_on_and_reading_is_refused(tmp_path, rounds, caplog, addr
     assert len(waiting(store)) == 1
     text = b"".join(p.read_bytes() for p in tmp_path.rglob("*") if p.is_file())
     assert b"s3cret" not in text and b"s3cret" not in caplog.text.encode()
+
+
+def test_records_of_an_outbox_that_was_removed_wait_nowhere(tmp_path, rounds, caplog):
+    """The next command was said to send them."""
+    store = Store.open(tmp_path, DOWN, offline=True)
+    store.run("offline", "run", identity="offline").log(rounds(0, 20))
+    shutil.rmtree(store.home.spool)
+    with caplog.at_level(logging.WARNING):
+        caplog.clear()
+        assert not store.close(patience=0)
+    assert caplog.records[0].getMessage() == (
+        f"{tmp_path}/spool was removed, and the records that waited in it: repeat the command"
+    )
+    assert "are sent by the next" not in caplog.text
 
 
 class Answering(http.server.BaseHTTPRequestHandler):

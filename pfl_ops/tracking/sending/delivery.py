@@ -163,7 +163,9 @@ class Delivery:
     def delivered(self, patience: float) -> bool:
         """`wait` for all spools, with a line in the log when something stays behind."""
         done = self.wait(patience=patience)
-        if not done:
+        if not done and not self.root.is_dir():
+            log.warning("%s was removed, and the records that waited in it: repeat the command", self.root)
+        elif not done:
             reason = f"{self.sender.target.label} does not answer: " if self.down else ""
             log.warning(
                 "%srecords wait in %s and are sent by the next pfl-ops command that uses it%s",
