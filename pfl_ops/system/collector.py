@@ -6,6 +6,7 @@ time of a short command goes into looking at them: during the imports, and once 
 
 import atexit
 import gc
+import sys
 
 USUAL = gc.get_threshold()
 WHILE_IMPORTING = 1_000_000  # new objects between two collections; Python's default is 700 to 2,000
@@ -14,7 +15,7 @@ WHILE_IMPORTING = 1_000_000  # new objects between two collections; Python's def
 def collect_rarely() -> None:
     """Nearly stop collections, until `collect_as_usual`; leave them out when Python ends. For processes of our own."""
     gc.set_threshold(WHILE_IMPORTING)
-    atexit.register(gc.freeze)
+    atexit.register(_leave_out)
 
 
 def collect_as_usual() -> None:
@@ -25,3 +26,8 @@ def collect_as_usual() -> None:
     if gc.get_threshold()[0] == WHILE_IMPORTING:
         gc.freeze()
         gc.set_threshold(*USUAL)
+
+
+def _leave_out() -> None:
+    if "triton" not in sys.modules:  # it prints a page about each object of its own that is left
+        gc.freeze()
