@@ -108,6 +108,28 @@ struct Products {
     }
   }
 
+  // The sums of n vectors' elements. In float32 with AVX-512 those of 16 vectors at once, in four steps: each adds the
+  // halves of some, side by side, so that half as many vectors are left.
+  static void sums(const Vector* v, int64_t n, T* to) {
+    int64_t i = 0;
+#if defined(__AVX512F__)
+    if constexpr (sizeof(T) == 4)
+      for (; i + 16 <= n; i += 16) {
+        __m512 q[4];  // vector i + 4 m + k of the 16 is in quarter m of q[k], as four numbers
+        for (int k = 0; k < 4; k++) {
+          const __m512 a(v[i + k]), b(v[i + 4 + k]), c(v[i + 8 + k]), d(v[i + 12 + k]);
+          const __m512 ab = _mm512_shuffle_f32x4(a, b, 0x44) + _mm512_shuffle_f32x4(a, b, 0xee);
+          const __m512 cd = _mm512_shuffle_f32x4(c, d, 0x44) + _mm512_shuffle_f32x4(c, d, 0xee);
+          q[k] = _mm512_shuffle_f32x4(ab, cd, 0x88) + _mm512_shuffle_f32x4(ab, cd, 0xdd);
+        }
+        const __m512 lower = _mm512_shuffle_ps(q[0], q[1], 0x88) + _mm512_shuffle_ps(q[0], q[1], 0xdd);
+        const __m512 upper = _mm512_shuffle_ps(q[2], q[3], 0x88) + _mm512_shuffle_ps(q[2], q[3], 0xdd);
+        _mm512_storeu_ps(to + i, _mm512_shuffle_ps(lower, upper, 0x88) + _mm512_shuffle_ps(lower, upper, 0xdd));
+      }
+#endif
+    for (; i < n; i++) to[i] = sum(v[i]);
+  }
+
   // z = h wᵀ for h [rows, in], w [outs, in]; rows, outs and in are whole blocks and vectors.
   static void scores(const T* h, const T* w, int64_t wide, T* z, int64_t z_wide, int64_t rows, int64_t outs, int64_t in) {
     for (int64_t o = 0; o < outs; o += COLUMNS)
@@ -121,8 +143,10 @@ struct Products {
             for (int64_t r = 0; r < ROWS; r++) block[r][c] += x[r] * y;
           }
         }
+        T total[ROWS * COLUMNS];
+        sums(block[0], ROWS * COLUMNS, total);
         for (int64_t r = 0; r < ROWS; r++)
-          for (int64_t c = 0; c < COLUMNS; c++) z[(b + r) * z_wide + o + c] = sum(block[r][c]);
+          for (int64_t c = 0; c < COLUMNS; c++) z[(b + r) * z_wide + o + c] = total[r * COLUMNS + c];
       }
   }
 
