@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from filelock import FileLock, Timeout
 
 from pfl_ops.errors import PflOpsError, in_a_line
+from pfl_ops.system.child import lower_priority
 from pfl_ops.tracking.home import TrackingTarget, WorkFolder
 from pfl_ops.tracking.spools import requests
 from pfl_ops.tracking.spools.requests import LOCK, LOG, OWNER, REQUEST, Request, RunEnd
@@ -31,7 +32,7 @@ def track(niceness: int, *folders: str) -> None:
     Args:
         niceness: how much the system prefers other processes, 0 to 19.
     """
-    os.nice(niceness)
+    lower_priority(niceness)
     failed = False
     for folder in map(Path, folders):
         lock = FileLock(folder / LOCK)

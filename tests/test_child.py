@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 
 import psutil
 import pytest
@@ -137,3 +138,15 @@ def test_every_host_starts_its_processes_so(start, monkeypatch):
     monkeypatch.setattr(subprocess, "Popen", popen)
     with pytest.raises(Seen, match=r"end_with\(\d+\)"):
         start()
+
+
+@pytest.mark.skipif(not Path("/proc/self/autogroup").exists(), reason="a kernel that does not group by session")
+@pytest.mark.parametrize(("own_session", "told"), [(True, "nice 7"), (False, "")])
+def test_lower_priority_is_of_the_own_session(own_session, told):
+    """Of two busy processes in two sessions the one of niceness 10 had half of a core; now it has a tenth."""
+    code = "lower_priority(7); print(os.nice(0), open('/proc/self/autogroup').read())"
+    command = [sys.executable, "-c", f"import os, sys; sys.path[:] = {sys.path!r}; "
+               f"from pfl_ops.system.child import lower_priority; {code}"]  # fmt: skip
+    before = Path("/proc/self/autogroup").read_text()
+    found = subprocess.run(command, capture_output=True, text=True, check=True, start_new_session=own_session).stdout
+    assert found.startswith("7 ") and (told in found if told else found.endswith(f"{before}\n"))

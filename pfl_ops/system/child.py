@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from types import FrameType
 
 LOOK_EVERY = 0.25  # seconds
@@ -54,6 +55,20 @@ def end_with(parent: int) -> None:
         os._exit(1)
 
     threading.Thread(target=watch, name="end-with-parent", daemon=True).start()
+
+
+def lower_priority(niceness: int) -> None:
+    """Make the system prefer other processes to this one, and to its session if it has one of its own.
+
+    Linux shares the cores among sessions first, and heeds a process's niceness within its session alone.
+
+    Args:
+        niceness: 0 to 19.
+    """
+    os.nice(niceness)
+    if os.getsid(0) == os.getpid():
+        with contextlib.suppress(OSError):  # another system, or a kernel that does not group by session
+            Path("/proc/self/autogroup").write_text(str(niceness), encoding="ascii")
 
 
 def guarded(argv: Sequence[str]) -> list[str]:

@@ -168,7 +168,7 @@ def test_hours_begin_when_all_planned_cells_have_begun(monkeypatch: pytest.Monke
     now = [0.0]
     monkeypatch.setattr(reproduction.time, "monotonic", lambda: now[0])
     monkeypatch.setattr(reproduction.Job, "of", lambda kind, name, i, *rest: (name, i))
-    cell: Any = SimpleNamespace(name="c", experiment=None)
+    cell: Any = SimpleNamespace(name="c", experiment=None, digest="")
     call: Any = SimpleNamespace(hours=1.0, data_dir=None, more=lambda: [cell], announce=lambda: None)
     nothing: Any = None  # neither a share nor an execution is read: no job is made
     source = reproduction._Cells(call, [cell, cell], {}, nothing, nothing)
