@@ -167,7 +167,7 @@ def test_hours_begin_when_all_planned_cells_have_begun(monkeypatch: pytest.Monke
     """Planned cells of two hours left none of one hour: no seed was added, without a word."""
     now = [0.0]
     monkeypatch.setattr(reproduction.time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(reproduction.Job, "of", lambda kind, name, i, *rest: (name, i))
+    monkeypatch.setattr(reproduction.Job, "of", lambda kind, name, i, *rest, planned: (name, i))
     cell: Any = SimpleNamespace(name="c", experiment=None, digest="")
     call: Any = SimpleNamespace(hours=1.0, data_dir=None, more=lambda: [cell], announce=lambda: None)
     nothing: Any = None  # neither a share nor an execution is read: no job is made
