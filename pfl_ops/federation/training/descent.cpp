@@ -158,10 +158,8 @@ struct Products {
   };
 
   // Where products are kept without what was there.
-  struct Set {
-    T* to;
+  struct Set : Sum {
     Vector start(int64_t) const { return Vector{}; }
-    void end(int64_t i, const Vector& sum) const { at(to + i) = sum; }
   };
 
   // Adds Σ_k a[k, r] from[k] to R rows of N vectors; element [k, r] of a is a[k * a_k + r * a_r]. The target gives the
@@ -447,7 +445,7 @@ class Walk {
       Work<T>& a = work[l];
       if (l > first) {  // before the weight moves
         Work<T>& under = work[l - 1];
-        P::template add<ROWS>(typename P::Set{under.d}, under.d_wide, a.d, 1, a.d_wide, a.w, a.wide, a.layer.out, rows, a.in());
+        P::template add<ROWS>(typename P::Set{{under.d}}, under.d_wide, a.d, 1, a.d_wide, a.w, a.wide, a.layer.out, rows, a.in());
         if (under.layer.relu)
           for (int64_t b = 0; b < steps.batch; b++) {
             const T* h = a.h + b * a.wide;
