@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from pfl_ops.figures import style
+from pfl_ops.system.collector import collect_as_usual
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -71,4 +72,5 @@ def headline(figure: Figure, title: str | None) -> None:
 def _figure(**settings: Any) -> Figure:
     from pfl_ops.figures.inline import InlineFigure  # matplotlib
 
+    collect_as_usual()  # a figure is a cycle of some thousand objects, and holds its pixels
     return InlineFigure(**settings)

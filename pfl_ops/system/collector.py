@@ -19,7 +19,7 @@ def collect_rarely() -> None:
 
 
 def collect_as_usual() -> None:
-    """Undo `collect_rarely` before a computation; objects that are there by now are never looked at again.
+    """Undo `collect_rarely` before training or drawing; objects that are there by now are never looked at again.
 
     Does nothing in a process that has not called `collect_rarely`, such as a user's own.
     """
