@@ -108,7 +108,11 @@ class LinearCombination:
         with np.errstate(invalid="ignore"):  # never reached by both: no difference
             difference = above - below
         scale = np.maximum.accumulate(np.maximum(np.abs(above), np.abs(below)))
-        return SeedDifferences(difference, scale, self.infinite)
+        sides = {weight > 0 for _, weight in self.parts}
+        if len(sides) < 2 or not self.constant:
+            return SeedDifferences(difference, scale, self.infinite)
+        new = np.isin(np.arange(n), np.unique(above, return_index=True)[1])
+        return SeedDifferences(difference, scale, self.infinite, self.constant, new)
 
 
 def _values(atom: Atom, numbers: BySeed) -> NDArray[np.float64]:

@@ -37,12 +37,24 @@ Under the null hypothesis finite differences are normal with a mean of at most 0
 positive difference is not more likely than a negative one. Proof: given the places of the infinite ones, the t process
 stops at a fixed number of seeds, so that its expectation stays at most 1; and the mean of two e-processes is one.
 
+Two cells can be one computation: with equal clients FLIU's adaptive γ is that of FLIU25 and all their numbers are the
+same. Such differences have no spread, so that the t process decides nothing. Where numbers of cells are compared with
+a limit d > 0, as in |a − b| < d, the evidence is the mean of e⁺, with a weight of 19/20, and of
+
+      4^k,   k: the seeds so far, if a = b in all of them (those whose number occurred before are not counted), else 0,
+
+with a weight of 1/20: that is rare, and should cost other claims little. Under the null hypothesis a − b is normal with
+a mean of −d or below, rounded to a multiple of r ≤ d. With a spread σ it is rounded to 0 with a probability of at most
+Φ(1.5 d/σ) − Φ(0.5 d/σ). That is largest where 1.5 φ(1.5 d/σ) = 0.5 φ(0.5 d/σ), at d/σ = √(log 3), and there
+0.2422 < 1/4, so that 4^k is an e-process. With a and b rounded each the largest probability is 0.2424. A number that
+occurs in several seeds may be one that cannot be missed (0 or 100 %), and may be rounded to more than d.
+
 Source: V. Vovk and R. Wang, "E-values: Calibration, combination and applications", Annals of Statistics 2021 (means);
 H. Wang and A. Ramdas 2024 (see `statistics.anytime`).
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -52,6 +64,10 @@ from pfl_ops.statistics import ALIKE, e_process_above
 
 FARTHEST = 1000
 """Number of seeds up to which a decision is foreseen."""
+ALIKE_WEIGHT = 1 / 20
+"""Weight of the evidence of two sides that are the same in all seeds."""
+LARGEST_EXPONENT = 1000
+"""No e-value is above 2 to this power, which is near the largest float."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +108,9 @@ class ClaimEvidence:
         return int(reached[0]) + 1 if len(reached) else None
 
 
-def of_differences(differences: ArrayLike, scale: ArrayLike, *, infinite: bool = False) -> ClaimEvidence:
+def of_differences(
+    differences: ArrayLike, scale: ArrayLike, *, infinite: bool = False, limit: float = 0.0, new: ArrayLike = ()
+) -> ClaimEvidence:
     """Return the evidence for "the differences are above 0 on average".
 
     Args:
@@ -100,6 +118,8 @@ def of_differences(differences: ArrayLike, scale: ArrayLike, *, infinite: bool =
         scale: [n], size of the values subtracted so far; differences below rounding count as equal.
         infinite: the measure can be infinite, so that signs count for one half of the evidence, see above. Of other
             measures a difference that is not finite ends the test.
+        limit: d if the differences are d − (a − b) with two sides a, b of cells' numbers, see above; 0: they are not.
+        new: [n], True if a is none of the earlier seeds' numbers; only with a limit.
 
     >>> of_differences([1.0, 2.0, 3.0, 2.5], [90.0, 90.0, 90.0, 90.0]).supporting.round(1).tolist()
     [1.8, 2.9, 5.0, 18.5]
@@ -111,9 +131,20 @@ def of_differences(differences: ArrayLike, scale: ArrayLike, *, infinite: bool =
     finite = int(np.logical_and.accumulate(np.isfinite(x)).sum())
     normal = ClaimEvidence(*(e_process_above(sign * x[:finite], scale[:finite]) for sign in (1, -1))).until(len(x))
     if not infinite:
-        return normal
+        return _or_alike(normal, x, scale, limit, np.asarray(new, dtype=bool)) if limit else normal
     signs = _signs(x > 0, x < 0), _signs(x < 0, x > 0)
     return ClaimEvidence((normal.supporting + signs[0]) / 2, (normal.opposing + signs[1]) / 2)
+
+
+def _or_alike(
+    normal: ClaimEvidence, x: NDArray[np.float64], scale: NDArray[np.float64], limit: float, new: NDArray[np.bool_]
+) -> ClaimEvidence:
+    """The mean of the t process and of that of two sides that are the same in all seeds."""
+    alike = np.logical_and.accumulate(np.abs(x - limit) <= ALIKE * scale)
+    same = np.where(alike, np.exp2(np.minimum(2 * np.cumsum(new), LARGEST_EXPONENT)), 0.0)
+    if limit > 0:
+        return ClaimEvidence((1 - ALIKE_WEIGHT) * normal.supporting + ALIKE_WEIGHT * same, normal.opposing)
+    return ClaimEvidence(normal.supporting, (1 - ALIKE_WEIGHT) * normal.opposing + ALIKE_WEIGHT * same)
 
 
 def _signs(positive: NDArray[np.bool_], negative: NDArray[np.bool_]) -> NDArray[np.float64]:
@@ -157,29 +188,36 @@ class SeedDifferences:
     Attributes:
         values: [n], in the order of the seeds. scale: [n], size of the values subtracted so far.
         infinite: True if the measure can be infinite.
+        limit, new: see `of_differences`.
     """
 
     values: NDArray[np.float64]
     scale: NDArray[np.float64]
     infinite: bool = False
+    limit: float = 0.0
+    new: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, dtype=bool))
 
     @property
     def evidence(self) -> ClaimEvidence:
         """Evidence for "they are above 0 on average"."""
-        return of_differences(self.values, self.scale, infinite=self.infinite)
+        return of_differences(self.values, self.scale, infinite=self.infinite, limit=self.limit, new=self.new)
 
     @property
     def equal(self) -> bool:
-        """True if they are the same in all of two or more seeds, as those of bytes often are: they decide nothing."""
+        """True if they are the same in all of two or more seeds, as those of bytes often are: they decide nothing, but
+        for those of two sides that are the same."""
         if len(self.values) < 2 or not np.isfinite(self.values).all():
             return False
-        return bool(np.ptp(self.values) <= ALIKE * self.scale[-1])
+        rounding = ALIKE * self.scale[-1]
+        alike = self.limit != 0 and abs(self.values[-1] - self.limit) <= rounding and bool(self.new[1:].any())
+        return bool(np.ptp(self.values) <= rounding) and not alike
 
     @property
     def repeated(self) -> "SeedDifferences":
         """`FARTHEST` of them: these in the same order again."""
         scale = np.append(self.scale, np.full(FARTHEST, self.scale[-1]))[:FARTHEST]
-        return SeedDifferences(np.resize(self.values, FARTHEST), scale, self.infinite)
+        new = np.append(self.new[:1], np.resize(self.new[1:], FARTHEST - 1)).astype(bool)
+        return SeedDifferences(np.resize(self.values, FARTHEST), scale, self.infinite, self.limit, new)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from pfl_ops.errors import PflOpsError
 from pfl_ops.papers import conditions
 from pfl_ops.papers.claims import Claim, decided
 from pfl_ops.papers.conditions import Expansion
-from pfl_ops.papers.evidence import SeedDifferences, of_differences
+from pfl_ops.papers.evidence import ClaimEvidence, SeedDifferences, of_differences
 from pfl_ops.papers.expression import matching, sides
 from pfl_ops.statistics import e_process_above
 
@@ -203,6 +203,13 @@ FOUR = {
 X, A, B, C = FOUR.values()
 
 
+def beyond_limit(difference, limit):
+    """The evidence for "a − b > d" of a and b that are not the same in the first seed: the t process of a − b − d, and
+    19/20 of it in the direction (for d < 0 for it, else against it) in which the same numbers count for the rest."""
+    t = of_differences(difference - limit, np.full(len(difference), 200.0))
+    return ClaimEvidence(t.supporting * (0.95 if limit < 0 else 1), t.opposing * (0.95 if limit > 0 else 1))
+
+
 @pytest.mark.parametrize(
     ("says", "clauses"),
     [
@@ -210,19 +217,45 @@ X, A, B, C = FOUR.values()
         ("c:K < max({a,b}:K)", [[A - C, B - C]]),
         ("min({a,b}:K) < c:K", [[C - A, C - B]]),
         ("min({a,b}:K) > c:K", [[A - C], [B - C]]),  # both
-        ("x:K - max({a,b}:K) > 0.5", [[X - A - 0.5], [X - B - 0.5]]),  # −max is the min of the negative ones: both
-        ("x:K - max({a,b}:K) < 0.5", [[A - X + 0.5, B - X + 0.5]]),  # max > x − 0.5: one
-        ("0.5 < x:K - max({a,b}:K) < 2", [[X - A - 0.5], [X - B - 0.5], [2 - X + A, 2 - X + B]]),
+        (
+            "x:K - max({a,b}:K) > 0.5",
+            [[beyond_limit(X - A, 0.5)], [beyond_limit(X - B, 0.5)]],
+        ),  # −max is the min of the negative ones: both
+        ("x:K - max({a,b}:K) < 0.5", [[beyond_limit(A - X, -0.5), beyond_limit(B - X, -0.5)]]),  # max > x − 0.5: one
+        (
+            "0.5 < x:K - max({a,b}:K) < 2",
+            [
+                [beyond_limit(X - A, 0.5)],
+                [beyond_limit(X - B, 0.5)],
+                [beyond_limit(A - X, -2), beyond_limit(B - X, -2)],
+            ],
+        ),
         ("2 * max({a,b}:K) > 2 * c:K", [[2 * A - 2 * C, 2 * B - 2 * C]]),
         ("-2 * max({a,b}:K) < -2 * c:K", [[2 * A - 2 * C, 2 * B - 2 * C]]),
         # a range: every ordered pair of two, and of a cell with itself 1 > 0, which is true and left out
-        ("max({a,b}:K) - min({a,b}:K) < 1", [[1 - A + B], [1 - B + A]]),
-        ("max({a,b}:K) - min({a,b}:K) > 1", [[A - B - 1, B - A - 1]]),  # a − a > 1 is false: no way to be one of them
+        ("max({a,b}:K) - min({a,b}:K) < 1", [[beyond_limit(B - A, -1)], [beyond_limit(A - B, -1)]]),
+        (
+            "max({a,b}:K) - min({a,b}:K) > 1",
+            [[beyond_limit(A - B, 1), beyond_limit(B - A, 1)]],
+        ),  # a − a > 1 is false: no way to be one of them
         ("max({x,a}:K) > max({b,c}:K)", [[X - B, A - B], [X - C, A - C]]),  # against each of b, c one of x, a
         ("min({x,a}:K) > max({b,c}:K)", [[X - B], [X - C], [A - B], [A - C]]),
         ("max(c:K, min({a,b}:K)) > 8", [[C - 8, A - 8], [C - 8, B - 8]]),
-        ("abs(x:K - max({a,b}:K)) > 1", [[X - A - 1, A - X - 1, B - X - 1], [X - B - 1, A - X - 1, B - X - 1]]),
-        ("abs(x:K - max({a,b}:K)) < 2", [[2 - X + A, 2 - X + B], [2 - A + X], [2 - B + X]]),
+        (
+            "abs(x:K - max({a,b}:K)) > 1",
+            [
+                [beyond_limit(X - A, 1), beyond_limit(A - X, 1), beyond_limit(B - X, 1)],
+                [beyond_limit(X - B, 1), beyond_limit(A - X, 1), beyond_limit(B - X, 1)],
+            ],
+        ),
+        (
+            "abs(x:K - max({a,b}:K)) < 2",
+            [
+                [beyond_limit(A - X, -2), beyond_limit(B - X, -2)],
+                [beyond_limit(X - A, -2)],
+                [beyond_limit(X - B, -2)],
+            ],
+        ),
         ("mean(c:K, max({a,b}:K)) > 8", [[C / 2 + A / 2 - 8, C / 2 + B / 2 - 8]]),
         ("a:K * b:K > 70", [[A * B - 70]]),  # in each seed
     ],
@@ -231,7 +264,10 @@ def test_max_and_min_are_conditions_on_means(says, clauses):
     """Of a clause one has to be above 0: the mean of the e⁺ is evidence for it, the smallest reversed one against it.
     All clauses have to be true: the smallest, and the mean of the reversed ones. FOUR's sides are below 200."""
     found = verdict_of_four(says.replace("K", ACC), FOUR).evidence
-    each = [[of_differences(one, np.full(5, 200.0)) for one in clause] for clause in clauses]
+    each = [
+        [one if isinstance(one, ClaimEvidence) else of_differences(one, np.full(5, 200.0)) for one in clause]
+        for clause in clauses
+    ]
     supporting = np.min([np.mean([one.supporting for one in clause], axis=0) for clause in each], axis=0)
     opposing = np.mean([np.min([one.opposing for one in clause], axis=0) for clause in each], axis=0)
     assert found.supporting == pytest.approx(supporting)
@@ -301,7 +337,7 @@ def test_within_and_beyond_are_shifted_tests():
     """|x| < 1 is 1 − x > 0 and 1 + x > 0; |x| > 1 is x − 1 > 0 or −x − 1 > 0."""
     x = np.array([0.25, -0.25, 0.125, 0.0])
     numbers = pair(90 + x, [90.0] * 4)
-    low, high = (of_differences(1 + sign * x, [1.0] * 4) for sign in (1, -1))
+    low, high = (beyond_limit(sign * x, -1) for sign in (1, -1))
     within = ours(f"abs(path/fliu:{ACC} - path/fedavg:{ACC}) < 1", numbers)
     assert within.evidence.supporting == pytest.approx(np.minimum(low.supporting, high.supporting))
     assert within.evidence.opposing == pytest.approx((low.opposing + high.opposing) / 2)
@@ -309,6 +345,44 @@ def test_within_and_beyond_are_shifted_tests():
     assert beyond.evidence.opposing == pytest.approx(within.evidence.supporting)
     assert beyond.evidence.supporting == pytest.approx(within.evidence.opposing)
     assert within.instances[0].detail == "0.03125 < 1 (n = 4)" and within.instances[0].agrees
+
+
+def test_numbers_that_are_the_same_in_every_seed_are_within_any_limit():
+    """4 after a seed, then 16, 64, 256 and 1,024, with a weight of 1/20; the rest is that of differences without a
+    spread, √(0.1/(n + 0.1)) from the second seed on."""
+    a = [90.0, 91.0, 92.0, 93.0, 94.0]
+    within = f"abs(path/fliu:{ACC} - path/fedavg:{ACC}) < 1"
+    same = ours(within, pair(a, a))
+    spread = [of_differences([1.0], [90.0]).supporting[0], *np.sqrt(0.1 / np.array([2.1, 3.1, 4.1, 5.1]))]
+    assert same.evidence.supporting == pytest.approx(0.95 * np.array(spread) + [0.2, 0.8, 3.2, 12.8, 51.2])
+    assert same.evidence.opposing == pytest.approx(of_differences([1.0] * 5, [90.0] * 5).opposing)
+    assert (same.status, same.seeds, same.instances[0].equal) == ("holds", 5, False)
+    assert (ours(within, pair(a[:3], a[:3])).status, ours(within, pair(a[:3], a[:3])).seeds) == ("undecided", 5)
+    assert ours(f"path/fliu:{ACC} - path/fedavg:{ACC} > 1", pair(a, a)).status == "does not hold"
+    for above in ("", " - 0"):  # without a limit the same numbers decide nothing
+        assert ours(f"path/fliu:{ACC}{above} > path/fedavg:{ACC}", pair(a, a)).evidence.largest[0] < 2
+
+
+def test_numbers_that_are_the_same_in_some_seeds_only_do_not_count():
+    """One that differs ends it; a number that occurred before, as the 0 % of a worst client, is not counted again."""
+    within = f"abs(path/fliu:{ACC} - path/fedavg:{ACC}) < 1"
+    a, last = np.array([90.0, 91.0, 92.0, 93.0]), np.array([0, 0, 0, 0.5])
+    ended = ours(within, pair(a, a + last)).evidence.supporting
+    t = min(of_differences(1 + sign * last, [94.0] * 4).supporting[-1] for sign in (1, -1))
+    assert ended[2:] == pytest.approx([0.95 * np.sqrt(0.1 / 3.1) + 3.2, 0.95 * t])
+    zero = ours(within, pair([0.0] * 4, [0.0] * 4))
+    assert zero.evidence.supporting[1:] == pytest.approx(0.95 * np.sqrt(0.1 / np.array([2.1, 3.1, 4.1])) + 0.2)
+    assert (zero.status, zero.seeds, zero.instances[0].equal) == ("undecided", None, True)
+
+
+def test_the_same_numbers_are_rarer_than_one_in_four_at_the_limit():
+    """a − b is N(−d, σ²), and both are rounded to r = d, the coarsest that the proof allows: 2,000 pairs of each of 30
+    spreads, standard error 1 point."""
+    rng = np.random.default_rng(5)
+    for spread in np.geomspace(0.1, 10, 30):
+        a = rng.uniform(0, 100, 2000)
+        b = a + 1 + spread * rng.normal(size=2000)
+        assert np.mean(np.round(a) == np.round(b)) < 0.27
 
 
 def test_a_share_of_the_instances_is_enough():
