@@ -158,7 +158,7 @@ def frames(error: BaseException) -> list[traceback.FrameSummary]:
     return [*traceback.extract_tb(error.__traceback__), *getattr(error, "worker_frames", ())]
 
 
-def from_worker(error: Exception, lines: Iterable[tuple[str, int | None, str, str | None]]) -> Exception:
+def from_worker(error: BaseException, lines: Iterable[tuple[str, int | None, str, str | None]]) -> BaseException:
     """Return the error with the lines that it came through in a worker process: (file, number, function, text)."""
     found = [traceback.FrameSummary(file, number, function, line=text) for file, number, function, text in lines]
     error.worker_frames = found  # type: ignore[attr-defined]
@@ -180,11 +180,15 @@ def place(error: BaseException, file: str | None, anywhere: bool = False) -> str
 
 
 def ended_by_signal(error: BaseException) -> bool:
-    """True for SystemExit from Ray's handler of SIGTERM, which interrupts whatever code runs at that moment.
+    """True for Ctrl-C, a generator's end, and SystemExit from Ray's handler of SIGTERM: they interrupt whatever code
+    runs at that moment.
 
-    Any other one is of code that called exit(), which would end the command without a line, as if it had succeeded.
+    Any other SystemExit is of code that called exit(), which would end the command without a line, as if it had
+    succeeded; any other BaseException is an error of a user's own class.
     """
-    return isinstance(error, SystemExit) and any(RAY_HANDLER in frame.filename for frame in frames(error))
+    return isinstance(error, KeyboardInterrupt | GeneratorExit) or (
+        isinstance(error, SystemExit) and any(RAY_HANDLER in frame.filename for frame in frames(error))
+    )
 
 
 def together(wrong: Mapping[str, str]) -> PflOpsError:

@@ -645,6 +645,49 @@ def test_internal_errors_are_one_line_with_exit_code_1(empty: Path, monkeypatch:
     assert "Traceback" in CliRunner().invoke(app, ["list", "models", "--debug"]).stderr
 
 
+class Uncaught(BaseException):
+    """An error of a plug-in's own class."""
+
+
+def test_a_closed_pipe_is_no_error(empty: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rich ends the process where nobody reads any more: `pfl-ops compare --help | head -1`."""
+
+    def closed(kind: str) -> None:
+        try:
+            raise BrokenPipeError(errno.EPIPE, "Broken pipe")
+        except BrokenPipeError:
+            raise SystemExit(1)  # noqa: B904  (as Rich does it)
+
+    monkeypatch.setattr("pfl_ops.cli.show.show_list", closed)
+    result = CliRunner().invoke(app, ["list", "models"])
+    assert (result.exit_code, result.stdout, result.stderr) == (1, "", "")
+
+
+INTERNAL = "pfl-ops: internal error: {}; --debug shows where\n"
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (Uncaught(0), INTERNAL.format("Uncaught: 0")),
+        (SystemExit(0), INTERNAL.format("RuntimeError: exit() was called (SystemExit: 0)")),
+        (BrokenPipeError(errno.EPIPE, "as `head` makes it"), ""),
+    ],
+)
+def test_what_no_handler_of_errors_catches_is_one_line_too(
+    error: BaseException, line: str, empty: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A loss that raised them ended `run` in a traceback, or with exit code 0 and without a line."""
+
+    def broken(kind: str) -> None:
+        raise error
+
+    monkeypatch.setattr("pfl_ops.cli.show.show_list", broken)
+    result = CliRunner().invoke(app, ["list", "models"])
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr == line
+
+
 @pytest.mark.parametrize(
     ("cause", "reason"),
     [

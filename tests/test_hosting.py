@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 import time
 
 import pytest
@@ -29,6 +30,9 @@ class Thing:
 
     def fail(self) -> None:
         raise ZeroDivisionError("a bug\nof it")
+
+    def leave(self) -> None:
+        sys.exit(0)
 
     def fill(self) -> None:
         raise MemoryError("no room")
@@ -67,6 +71,8 @@ def test_methods_answer_in_turn_and_errors_leave_the_object_as_it_is(host):
     assert one.call("add", 2) == 7
     with pytest.raises(PflOpsError, match=r"^ZeroDivisionError: a bug of it$"):
         one.call("fail")
+    with pytest.raises(PflOpsError, match=r"^SystemExit: 0$"):
+        one.call("leave")
     with pytest.raises(OutOfMemory):
         one.call("fill")
     assert one.call("add", 1) == 8

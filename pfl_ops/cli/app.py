@@ -13,7 +13,7 @@ from typer.core import TyperCommand, TyperGroup, TyperOption
 from pfl_ops.cli.hints import flag_hint
 from pfl_ops.cli.output import CLOSED, drop_output, flush, has_reader, open_missing_streams, print_what_it_can
 from pfl_ops.cli.termination import sigterm_as_ctrl_c
-from pfl_ops.errors import LONGEST_PATH, PflOpsError, echo, in_a_line
+from pfl_ops.errors import LONGEST_PATH, PflOpsError, echo, ended_by_signal, in_a_line
 from pfl_ops.redaction import redact, redact_logs
 from pfl_ops.system.memory import out_of_memory
 
@@ -53,6 +53,15 @@ class CommandGroup(TyperGroup):
             return pair, self.commands[pair], args[2:]
         return super().resolve_command(ctx, args)
 
+    def invoke(self, ctx: Any) -> Any:
+        """Run a command; one that ends by exit() in a user's code has failed."""
+        try:
+            return super().invoke(ctx)
+        except SystemExit as error:
+            if ended_by_signal(error) or isinstance(error.__context__, BrokenPipeError):  # Rich exits then
+                raise
+            raise RuntimeError(f"exit() was called ({in_a_line(error)})") from error
+
     @sigterm_as_ctrl_c
     def main(self, *args: Any, **kwargs: Any) -> NoReturn:
         """Run a command line and exit: 0, 2 for an error the user can mend, 1 for any other, 130 for Ctrl-C."""
@@ -76,7 +85,9 @@ class CommandGroup(TyperGroup):
             code = _say(_of_full_disk(error) or _of_system(error), debug)
         except typer.TyperException as error:  # an unknown flag, a missing argument
             code = _say(_plain(error), debug)
-        except Exception as error:
+        except BaseException as error:
+            if isinstance(error, KeyboardInterrupt | SystemExit):  # Typer's own: completion, a closed pipe
+                raise
             if out_of_memory(error):
                 code = _say(_of_memory(error), debug, 1)
             elif full := _of_full_disk(error):
@@ -126,7 +137,7 @@ def _of_full_disk(error: BaseException) -> str:
     return ""
 
 
-def _of_memory(error: Exception) -> str:
+def _of_memory(error: BaseException) -> str:
     """The reason in PyTorch's words, and how to take less memory."""
     return (
         f"memory does not suffice ({in_a_line(error, LONGEST_REASON)}); train fewer clients at once (--chunk, "

@@ -106,7 +106,7 @@ class Scheme(Section):
             found, other = [self._checked(draw(draws), n, self.clients) for draws in (given, again)]
         except PflOpsError:
             raise
-        except (Exception, SystemExit) as error:
+        except BaseException as error:
             if ended_by_signal(error):
                 raise
             where = place(error, inspect.getsourcefile(type(self).function), anywhere=True)

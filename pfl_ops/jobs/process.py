@@ -9,7 +9,7 @@ from typing import Any
 
 from ray import tune
 
-from pfl_ops.errors import nearest
+from pfl_ops.errors import ended_by_signal, nearest
 from pfl_ops.federation.state.checkpoint import Record
 from pfl_ops.jobs import plugins
 from pfl_ops.jobs.job import Payload, SharedPaths
@@ -82,7 +82,9 @@ class JobProcess(tune.Trainable):
         since: list[Record] = []
         try:
             return self._step(since)
-        except Exception as error:
+        except BaseException as error:  # a user's loss or network may raise anything
+            if ended_by_signal(error):
+                raise
             self.failed = True
             values = dict.fromkeys(self.payload.metrics, math.nan)
             account = "".join(traceback.format_exception(error)) + str(Failure.of(error))

@@ -175,7 +175,7 @@ def _drawn(section: ModelSection, shape: Shape, n_classes: int, seed: int) -> Ne
             network: Network = MODELS.get(section.name).network(shape, n_classes, **chosen)
         except PflOpsError:
             raise
-        except (Exception, SystemExit) as error:  # a user's constructor may raise anything
+        except BaseException as error:  # a user's constructor may raise anything
             if ended_by_signal(error):
                 raise
             raise PflOpsError(
@@ -322,7 +322,7 @@ def _check_forward(network: nn.Module, example: Tensor, name: str) -> None:
             scores, features = network(example), network.body(example)  # type: ignore[operator]
             again = network(example)
             alone = network(example[:1])
-    except (Exception, SystemExit) as error:  # a user's forward pass may raise anything
+    except BaseException as error:  # a user's forward pass may raise anything
         if ended_by_signal(error):
             raise
         raise PflOpsError(

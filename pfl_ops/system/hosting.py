@@ -191,7 +191,7 @@ def serve(handle: int) -> None:
             pipe.send(("done", value.answer if isinstance(value, AnswerWithWork) else value))
             while isinstance(value, AnswerWithWork) and calls.empty():
                 value.step()
-        except Exception as error:
+        except BaseException as error:  # a user's code may raise anything
             sys.excepthook(type(error), error, error.__traceback__)
             memory = out_of_memory(error)
             line = " ".join(str(error).split())[:LONGEST] if memory else in_a_line(error, LONGEST)

@@ -305,12 +305,18 @@ def test_counts_written_in_place_are_refused_in_any_round(counts: str, where: st
         list(simulation(Writes(writes, where, t=1)).run())
 
 
-@pytest.mark.parametrize("leave", [sys.exit, exit])
-def test_a_method_that_ends_the_process_has_failed(leave: Callable[[int], None]) -> None:
-    """`run` ended with exit code 0, without a line and a result."""
-    with pytest.raises(
-        MethodError, match=r"^method 'Writes' failed in round 1: SystemExit: 0 \(test_checked.py:\d+\)$"
-    ):
+class Uncaught(BaseException):
+    """An error of the author's own class."""
+
+
+def cry(code: int) -> None:
+    raise Uncaught(code)
+
+
+@pytest.mark.parametrize(("leave", "kind"), [(sys.exit, "SystemExit"), (exit, "SystemExit"), (cry, "Uncaught")])
+def test_a_method_that_ends_the_process_has_failed(leave: Callable[[int], None], kind: str) -> None:
+    """`run` ended with exit code 0, without a line and a result, or in a traceback."""
+    with pytest.raises(MethodError, match=rf"^method 'Writes' failed in round 1: {kind}: 0 \(test_checked.py:\d+\)$"):
         list(simulation(Writes(lambda s, r: leave(0), "round")).run())
 
 

@@ -66,6 +66,11 @@ def imaginary(net, w, x, y):
 @register("leaves")
 def leaves(net, w, x, y):
     raise SystemExit(0)
+
+
+@register("uncaught")
+def uncaught(net, w, x, y):
+    raise type("Uncaught", (BaseException,), {})
 '''
 ONE_AT_A_TIME = Execution(device="cpu", way="loop", workers=1, threads=1)
 STACKED = Execution(device="cpu", way="vmap", chunk=3, workers=1, threads=1)
@@ -176,6 +181,7 @@ def test_a_loss_with_branches_trains_one_client_at_a_time(data):
         ("constant", r"loss 'constant' must be differentiable in w: .* \(mine\.py:\d+\)$"),
         ("imaginary", r"loss 'imaginary' must give real numbers; got complex128 \(mine\.py:\d+\)$"),
         ("leaves", r"loss 'leaves' fails: SystemExit: 0 \(mine\.py:\d+\)$"),
+        ("uncaught", r"loss 'uncaught' fails: Uncaught \(mine\.py:\d+\)$"),
     ],
 )
 def test_a_loss_that_cannot_train_is_refused_in_one_line(data, loss, message):

@@ -291,7 +291,13 @@ def test_workers_end_after_an_error_of_any_kind(monkeypatch: pytest.MonkeyPatch)
         workers.ask(_nothing, [1, 2], {}, {})
     assert not workers.running and not any(one.alive for one in running)
     assert workers.ask(_nothing, [3, 4], {}, {})[0] == [3, 4]
+    with pytest.raises(SystemExit):  # else the worker died, as if memory were short
+        workers.ask(_leave, [1, 2], {}, {})
     workers.close()
+
+
+def _leave(held: dict[str, int], part: int, outs: dict[str, torch.Tensor]) -> None:
+    raise SystemExit(0)
 
 
 def _nothing(held: dict[str, int], part: int, outs: dict[str, torch.Tensor]) -> int:

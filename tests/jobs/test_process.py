@@ -46,6 +46,17 @@ def test_samples_of_the_round_that_diverged_are_counted():
     assert math.isnan(last["val/L1/acc"])
 
 
+def test_code_that_exits_has_failed():
+    """Ray counted the process as dead, and gave the job a second one."""
+
+    def run():
+        yield Record(0, {"val/L1/acc": 0.1}, 0)
+        raise SystemExit(0)
+
+    last = reports(run())[-1]
+    assert Failure.in_account(last[FAILURE]) == Failure("SystemExit: 0")
+
+
 def test_a_simulation_that_ends_early_names_its_last_round():
     """Of an earlier report."""
     first, last = reports(iter([Record(1, {"val/L1/acc": 0.5}, 0)]))

@@ -243,7 +243,7 @@ class RaisedError:
         error: itself where it can travel. trace: in words. lines: of its frames: file, number, function, text.
     """
 
-    error: Exception
+    error: BaseException
     trace: str
     lines: Sequence[tuple[str, int | None, str, str | None]]
 
@@ -277,11 +277,11 @@ class Worker:
         try:
             do, parts, given = pickle.loads(message)
             return pickle.dumps(do(self.held, parts[self.number], **given))
-        except Exception as error:
+        except BaseException as error:  # a user's loss or step may raise anything
             return pickle.dumps(raised(error))
 
 
-def raised(error: Exception) -> RaisedError:
+def raised(error: BaseException) -> RaisedError:
     """Return an error as it travels: as text where it can't itself."""
     lines = [(f.filename, f.lineno, f.name, f.line) for f in frames(error)]
     trace = traceback.format_exc()

@@ -38,7 +38,7 @@ def _try(name: str, trainer: LocalTraining) -> None:
         r.train(trainer.task.initial, steps=1)
     except PflOpsError:
         raise
-    except (Exception, SystemExit) as error:  # a user's function may raise anything
+    except BaseException as error:  # a user's function may raise anything
         if out_of_memory(error) or ended_by_signal(error):
             raise
         file = inspect.getsourcefile(LOSSES.get(name))

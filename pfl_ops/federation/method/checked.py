@@ -208,7 +208,7 @@ class CheckedMethod:
             raise MethodError(f"method '{self.label}': {error}{where}", 1 if t else 2, self._own(error)) from error
         except (PflOpsError, OSError):
             raise
-        except (Exception, SystemExit) as error:
+        except BaseException as error:
             if out_of_memory(error) or ended_by_signal(error):
                 raise
             message = (
