@@ -9,7 +9,9 @@ from pfl_ops import spaces
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.errors import PflOpsError
 from pfl_ops.federation.settings import Execution
+from pfl_ops.jobs.report import Failure
 from pfl_ops.jobs.resources import ResourceShare
+from pfl_ops.jobs.runner import JobEvent
 from pfl_ops.tuning.commands.terms import settings_of
 from pfl_ops.tuning.resources.packing import Packing, PackingLayout
 from pfl_ops.tuning.session.session import Session, _Phases
@@ -79,6 +81,31 @@ def test_no_job_is_begun_once_the_data_were_replaced(tmp_path):
     write(2.0)
     with pytest.raises(PflOpsError, match="study 's1' stopped: the data, the partition or the weights were replaced"):
         phases.next()
+
+
+@pytest.mark.parametrize("purpose", ["trial", "confirmation", "test"])
+def test_job_that_met_replaced_data_is_cut_short(purpose):
+    """Its process refused them before the driver looked: the trial counted as done, and --resume never ran it again. A
+    test run was done again in the driver, on the new data."""
+    told, replaced = [], [False]
+
+    def check():
+        if replaced[0]:
+            raise PflOpsError("the data were replaced")
+
+    phase = SimpleNamespace(take=told.append)
+    phases = _Phases(phase, phase, phase, check=check)
+
+    def ended(failure):
+        event = JobEvent("ended", SimpleNamespace(purpose=purpose), failure=failure)
+        phases.take(event)
+        return event
+
+    taken = [ended(None), ended(Failure("mine.npz is not the driver's"))]
+    replaced[0] = True
+    ended(Failure("mine.npz is not the driver's"))
+    taken += [ended(None), ended(Failure("diverged at round 2", diverged=True))]
+    assert told == taken
 
 
 def test_what_is_settled_fits_into_the_share_of_a_trial(execution, monkeypatch):

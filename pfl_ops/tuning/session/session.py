@@ -362,6 +362,14 @@ class _Phases:
             return job
         return self.tests.next()
 
+    def _is_stopped(self) -> bool:
+        """Return True if the study can't go on."""
+        try:
+            self.check()
+        except PflOpsError:
+            return True
+        return False
+
     def close(self) -> None:
         """Let go of the runs that are still open, and record the time of the search."""
         self.stop_clock()
@@ -376,6 +384,9 @@ class _Phases:
             self.clock = None
 
     def take(self, event: JobEvent) -> None:
+        """Note what happened to a job; one that failed beside replaced data is cut short: `next` ends the study."""
+        if event.kind == "ended" and event.failure and not event.failure.diverged and self._is_stopped():
+            return
         if self.clock is not None:
             if event.kind == "started":
                 self.clock.start()
