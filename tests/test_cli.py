@@ -631,6 +631,26 @@ def test_a_seed_that_diverges_leaves_no_mean(fake: Fake) -> None:
     assert "last round" not in result.stdout and "run 500000000000  (seed 5)\nrun 7000" in result.stdout
 
 
+def test_repetitions_on_two_data_sets_are_refused(fake: Fake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file was replaced after the first seed: the table was a mean over both data sets."""
+    file, usual = tmp_path / "mine.npz", runs.run
+
+    def write(value: float) -> None:
+        x, y = np.full((60, 2), value, np.float32), np.arange(60) % 2
+        np.savez(file, x_train=x, y_train=y, x_test=x, y_test=y)
+
+    def run(experiment: Experiment, **settings: Any) -> FinishedRun:
+        result = usual(experiment, **settings)
+        write(2.0)
+        return result
+
+    write(1.0)
+    monkeypatch.setattr(runs, "run", run)
+    result = cli("run", "fedavg", "--dataset", str(file), "--rounds", "2", "--repetitions", "2", "--concurrency", "1")
+    assert (result.exit_code, result.stdout, len(fake.asked)) == (2, "", 1)
+    assert result.stderr.splitlines()[-1].startswith("pfl-ops: seed 1: the data, the partition or the weights were rep")
+
+
 def test_ctrl_c_ends_with_130_and_says_how_to_go_on(fake: Fake) -> None:
     fake.interrupt = True
     result = cli("run", "fedavg", "--rounds", "2")

@@ -184,6 +184,7 @@ def _repeat(experiment: "Experiment", concurrency: int | None, address: str | No
 def _one_by_one(experiment: "Experiment", resume: bool, where: dict[str, Any]) -> Outcome:
     """Run the repetitions in this process; the first one says what it will take."""
     from pfl_ops import runs
+    from pfl_ops.config.identity import check_planned
     from pfl_ops.display.progress import RunProgress
     from pfl_ops.tracking.home import WorkFolder
     from pfl_ops.tracking.spools import requests
@@ -198,8 +199,10 @@ def _one_by_one(experiment: "Experiment", resume: bool, where: dict[str, Any]) -
 
     results: list[Result] = []
     diverged: dict[int, str] = {}
+    planned = experiment.digest(where["data_dir"], seed=False)
     for i in range(experiment.repetitions):
         one = experiment.repetition(i)
+        check_planned(f"seed {one.seed}", one.digest(where["data_dir"], seed=False), planned)
         with RunProgress.of(one) as line:
             try:
                 results.append(

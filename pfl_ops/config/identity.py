@@ -171,6 +171,21 @@ def fingerprint(identity: Tree, without: Collection[str] = ()) -> str:
     return hashlib.sha256(canonical(identity, without).encode()).hexdigest()
 
 
+def check_planned(name: str, digest: str, planned: str) -> None:
+    """Refuse a run whose digest is not that of the beginning of the command: it would stand beside those of other data.
+
+    Args:
+        name: of the run, for the message.
+    Raises:
+        PflOpsError: the digests differ.
+    """
+    if digest != planned:
+        raise PflOpsError(
+            f"{name}: the data, the partition or the weights were replaced since the command began; finished runs "
+            "are kept: put the former files back and repeat the command"
+        )
+
+
 def weights_digest(section: ModelSection) -> str | None:
     """SHA-256 of the file that a network's parameters come from, its frozen part's included; None: there is none."""
     path = weights_file(section)

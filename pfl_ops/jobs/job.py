@@ -5,8 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Self, TypeAlias
 
 from pfl_ops.config.experiment import Experiment
-from pfl_ops.config.identity import fingerprint
-from pfl_ops.errors import PflOpsError
+from pfl_ops.config.identity import check_planned, fingerprint
 from pfl_ops.federation.settings import Execution
 from pfl_ops.jobs.plugins import Packed, check_shared, pack
 from pfl_ops.jobs.resources import ResourceShare
@@ -85,11 +84,8 @@ class Job:
         """
         check_shared(experiment)
         identity = experiment.identity(data_dir)
-        if planned is not None and planned != fingerprint(identity):
-            raise PflOpsError(
-                f"{name}: the data, the partition or the weights were replaced since the command began; finished runs "
-                "are kept: put the former files back and repeat the command"
-            )
+        if planned is not None:
+            check_planned(name, fingerprint(identity), planned)
         payload = Payload(
             experiment.resolved,
             fingerprint(identity),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from pfl_ops import runs
 from pfl_ops.config.arguments import checked
 from pfl_ops.config.experiment import Experiment
+from pfl_ops.config.identity import check_planned
 from pfl_ops.errors import PflOpsError
 from pfl_ops.federation.loop.diverged import Diverged
 from pfl_ops.federation.settings import Execution
@@ -72,17 +73,18 @@ def repeat(
         load_plugin(file)
     asked = execution or Execution()
     each = [experiment.repetition(i) for i in range(experiment.repetitions)]
+    planned = [one.digest(data_dir) for one in each]
     queue: TrackingQueue[Result] = TrackingQueue()
     with Store.open(home, tracking_uri, offline=True) as store, queue:
 
+        def tracked(i: int, computed: bool) -> "Result":
+            check_planned(f"seed {each[i].seed}", each[i].digest(data_dir), planned[i])
+            return runs.run(
+                each[i], home=home, data_dir=data_dir, execution=asked, progress=False, store=store, computed=computed
+            )
+
         def track(i: int, computed: bool) -> None:
-            queue.submit(
-                i,
-                lambda: runs.run(
-                    each[i], home=home, data_dir=data_dir, execution=asked, progress=False, store=store,
-                    computed=computed,
-                ),
-            )  # fmt: skip
+            queue.submit(i, lambda: tracked(i, computed))
 
         def take(event: JobEvent) -> None:
             i = event.job.number
@@ -110,7 +112,10 @@ def repeat(
                 cpus = None if gpus else min(max(1.0, there // at_once), most_cpus())  # None: those beside the GPU
                 part = share(cpus, gpus, concurrency, len(missing), asked.device)
                 how = part.execution(asked)
-                jobs = [Job.of("repetition", f"seed {each[i].seed}", i, each[i], data_dir, how, part) for i in missing]
+                jobs = [
+                    Job.of("repetition", f"seed {each[i].seed}", i, each[i], data_dir, how, part, planned=planned[i])
+                    for i in missing
+                ]
                 place = SharedPaths(str(store.home.root), data_dir, address is not None)
                 Runner(place, part.concurrency, take, queue=queue).run(JobList(jobs), folder, "repetitions")
         found = Repeated()

@@ -182,7 +182,7 @@ def test_clock_counts_from_the_first_run_of_a_call(study_storage):
         (1027.0, "ended"),
     ):
         time[0] = now
-        phases.take(SimpleNamespace(kind=kind, job=SimpleNamespace(purpose="baseline")))
+        phases.take(SimpleNamespace(kind=kind, failure=None, job=SimpleNamespace(purpose="baseline")))
         recorded.append(study_storage.search_seconds())
     assert clock.seconds == 15 and recorded == [0, 0, 11, 11, 15]
 

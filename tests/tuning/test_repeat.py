@@ -2,6 +2,7 @@
 
 from contextlib import nullcontext
 
+import numpy as np
 import pytest
 from nodes_work import begun, slowly
 
@@ -12,6 +13,7 @@ from pfl_ops.federation.settings import Execution
 from pfl_ops.jobs import repeat as module
 from pfl_ops.jobs import resources, runner
 from pfl_ops.jobs.repeat import repeat
+from pfl_ops.jobs.runner import JobEvent
 from pfl_ops.tracking import Store
 
 pytestmark = pytest.mark.slow
@@ -63,6 +65,29 @@ def test_repetitions_at_once_share_all_of_a_gpu(concurrency, expected, tmp_path,
         PflOpsError, match=f"^{12 * expected:g} CPUs, {expected:.3f} of a GPU, {1 / expected:g} at once$"
     ):
         repeat(experiment(), home=furnish(tmp_path / "home"), concurrency=concurrency)
+
+
+def test_repetitions_at_once_on_two_data_sets_are_refused(tmp_path, furnish, monkeypatch):
+    """The file was replaced while they ran: each was done again in the driver, on the new data, without a line."""
+    file = tmp_path / "mine.npz"
+
+    def write(value):
+        x, y = np.full((60, 2), value, np.float32), np.arange(60) % 2
+        np.savez(file, x_train=x, y_train=y, x_test=x, y_test=y)
+
+    def run(self, source, folder, name):
+        write(2.0)
+        for job in iter(source.next, None):
+            self.on_job(JobEvent("ended", job))
+
+    write(1.0)
+    chosen = experiment().override({"data.name": str(file), "data.train_size": None, "partition.kind": "iid"})
+    for one in (module, resources):
+        monkeypatch.setattr(one, "nodes", lambda: [{"CPU": 2.0}])
+    monkeypatch.setattr(module, "cluster", lambda address: nullcontext(tmp_path))
+    monkeypatch.setattr(module.Runner, "run", run)
+    with pytest.raises(PflOpsError, match=r"^seed 0: the data, the partition or the weights were replaced since the"):
+        repeat(chosen, home=furnish(tmp_path / "home"), execution=HOW)
 
 
 def test_a_repetition_that_diverges_leaves_the_others(one_ray, tmp_path, furnish):
