@@ -5,10 +5,11 @@ from types import SimpleNamespace
 
 import pytest
 
+from pfl_ops.errors import PflOpsError
 from pfl_ops.federation.settings import Execution
 from pfl_ops.jobs.resources import ResourceShare
 from pfl_ops.tuning.session import finals as module
-from pfl_ops.tuning.session.finals import LONG, Finals
+from pfl_ops.tuning.session.finals import LONG, Finals, run_final
 
 TRIALS = Execution(device="cpu", way="vmap", chunk=3, threads=1, workers=1)
 
@@ -35,3 +36,17 @@ def test_tests_of_long_trials_share_all_that_the_trials_had(seconds, missing, pa
     assert (finals.share.cpus, finals.share.gpus) == (cpus, part.gpus)
     wide = Execution(device="cpu", way="loop", threads=cpus)  # as the user has it; the rest is timed there
     assert finals.execution == (wide if cpus > 1 else TRIALS)
+
+
+def test_a_finished_test_run_is_not_computed_again_on_other_data(monkeypatch):
+    """Its data were replaced before it was tracked: a run on the new ones was the test of the choice."""
+
+    def replaced():
+        raise PflOpsError("the data were replaced")
+
+    monkeypatch.setattr(module.runs, "run", pytest.fail)
+    settings, study_storage = SimpleNamespace(tags={}), SimpleNamespace(name="s")
+    session = SimpleNamespace(check_same=replaced, store=SimpleNamespace(home=SimpleNamespace(root="")), data_dir=None,
+                              execution=None, parent=None, settings=settings, study_storage=study_storage)  # fmt: skip
+    with pytest.raises(PflOpsError, match="replaced"):
+        run_final(None, "final-seed0", session, True)

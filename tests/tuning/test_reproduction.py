@@ -12,6 +12,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "papers"))
 from toy_suite import ACC, TOY
 
 from pfl_ops import tuning
+from pfl_ops.errors import PflOpsError
 from pfl_ops.federation.loop.diverged import Diverged
 from pfl_ops.federation.settings import Execution
 from pfl_ops.jobs.report import Failure
@@ -39,6 +40,17 @@ def test_a_run_that_cannot_be_kept_is_a_failed_cell(monkeypatch: pytest.MonkeyPa
     call._end(plan.wanted[0], JobEvent("ended", None))
     assert call.failures == {plan.wanted[0].digest: "ValueError: an axis without end"}
     assert [event.kind for event in told] == ["failed"] and call.over == 1
+
+
+def test_a_finished_cell_is_not_computed_again_on_other_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its data were replaced before it was tracked: a run on the new ones stood under its name."""
+    job = tuning.plan([(TOY, TOY.cells)], "smoke").wanted[0]
+    call = SimpleNamespace(data_dir=None, parents={TOY.name: None}, plan=SimpleNamespace(scale="smoke"), store=None)
+    monkeypatch.setattr("pfl_ops.tuning.suites.reproduction.runs.run", lambda experiment, **more: experiment)
+    call.execution = None
+    assert Reproduction._track(call, job) == job.experiment
+    with pytest.raises(PflOpsError, match=f"^{job.cell.name}: the data, the partition or the weights were replaced"):
+        Reproduction._track(call, replace(job, digest="of the former data"))
 
 
 def test_diverged_repetitions_are_handed_over_by_seed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,7 +27,10 @@ def run_final(experiment: Experiment, name: str, session: "Session", computed: b
 
     Args:
         computed: True if a job of this call did.
+    Raises:
+        PflOpsError: the data were replaced: it would be computed again, on others.
     """
+    session.check_same()
     return runs.run(
         experiment,
         home=session.store.home.root,

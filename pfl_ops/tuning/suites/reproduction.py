@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from pfl_ops import runs
+from pfl_ops.config.identity import check_planned
 from pfl_ops.errors import count, in_a_line
 from pfl_ops.federation.settings import Execution
 from pfl_ops.jobs.job import Job, SharedPaths
@@ -170,7 +171,8 @@ class Reproduction:
         self.tell("failed", job, text=reason)
 
     def _track(self, job: CellRun) -> Result:
-        """The finished run, read from its checkpoint into the store."""
+        """The finished run, read from its checkpoint into the store; with other data it would be computed again."""
+        check_planned(job.cell.name, job.experiment.digest(self.data_dir), job.digest)
         parent = self.parents[job.suite.name]
         tags = {
             "pfl_ops.kind": "cell",
