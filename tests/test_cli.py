@@ -1515,6 +1515,23 @@ def test_trials_smaller_is_better_smallest_first() -> None:
     assert [row[0] for row in tables.trials(table, ["loss"], ["min"], 1, "").rows][3:] == ["000", "002"]
 
 
+@pytest.mark.parametrize(
+    ("second", "title", "heads"),
+    [
+        ("val/L1/global/mean", "x, validation scores of L1", ("Acc(L)", "Acc(G)")),
+        ("train/loss", "x", ("Acc(L) of L1", "train/loss")),
+        ("val/L2/local/worst", "x", ("Acc(L) of L1", "val/L2/local/worst")),
+        ("val/G/local/mean", "x", ("Acc(L) of L1", "Acc(L) of G")),
+    ],
+)
+def test_title_of_trials_names_the_stage_of_all_objectives(second: str, title: str, heads: tuple[str, str]) -> None:
+    """A training loss, and a score at L2, stood under "validation scores of L1"."""
+    metrics = ["val/L1/local/mean", second]
+    row = {"trial": 0, "state": "complete", "rounds": 2, **dict.fromkeys(metrics, 0.5), "seconds": 1.0, "error": ""}
+    shown = tables.trials(pd.DataFrame([row]), metrics, ["max", "max"], 0, "x")
+    assert (shown.title, shown.heads[3:5]) == (title, heads)
+
+
 def test_trials_stopped_early_or_diverged_follow_complete_ones() -> None:
     """Trial 1 had 0.9 in the round before it diverged, trial 3 had 0.8 when it was stopped: neither is the best."""
     states = ["complete", "diverged", "complete", "pruned"]

@@ -287,8 +287,9 @@ def trials(
     ordered = ordered.sort_values("state", key=lambda states: states != "complete", kind="stable")
     more = f", the best {most} of {len(ordered)} trials" if len(ordered) > most else ""
     parts = [part for metric in metrics for part in summands(metric) if part in trials and part not in metrics]
-    stages = {name.split("/")[1] for name in metrics if name != heading(name)}
-    more += f", validation scores of {min(stages)}" if len(stages) == 1 else ""
+    stages = {name.split("/")[1] if name != heading(name) else "" for name in metrics}  # "": the head is a whole key
+    of_one = len(stages) == 1 and stages != {""}
+    more += f", validation scores of {min(stages)}" if of_one else ""
     spreads = {metric: f"{metric}/std" for metric in metrics if f"{metric}/std" in trials}
     more += ", mean ± std over seeds" if spreads else ""
     known = {"trial", "state", "rounds", "seconds", "samples", "sent_bytes", "error", "note", *metrics, *parts}
@@ -297,7 +298,7 @@ def trials(
     known |= {name for name in map(str, trials.columns) if name.startswith(starts)}
     heads = ["trial", "state", "rounds"]
     for name in (*parts, *metrics):
-        of = f" of {name.split('/')[1]}" if heading(name) != name and len(stages) > 1 else ""
+        of = f" of {name.split('/')[1]}" if heading(name) != name and not of_one else ""
         heads.append(heading(name) + of)
     heads += ["seconds", "settings"]
     rows: list[tuple[str, ...]] = []
