@@ -864,6 +864,16 @@ def test_run_says_which_settings_have_no_effect() -> None:
     assert "without effect" not in cli("run", "fedavg", *words, *in_steps).stderr
 
 
+def test_settings_of_a_file_without_effect_are_named(study: list[dict[str, Any]], tmp_path: Path) -> None:
+    """Those of --config were accepted in silence. Defaults are not named: a study's best.yaml has all settings."""
+    file = tmp_path / "mine.yaml"
+    file.write_text("{model: {name: mlp}, participation: {weighting: uniform}, data: {test_share: 0.25}}\n")
+    line = "without effect: participation.weighting (the method does not read it)"
+    for command in ("run", "tune"):
+        told = cli(command, "fedas", "--clients", "3", "--rounds", "1", "--dry-run", "--config", str(file))
+        assert told.exit_code == 0 and line in (told.stderr + told.stdout).splitlines()
+
+
 def test_tune_passes_the_numbers_to_confirm_on(study: list[dict[str, Any]]) -> None:
     result = cli("tune", "fliu", "--trials", "4", "--confirm", "2", "--confirm-top", "9")
     assert result.exit_code == 0 and "then the best 4 again with up to 2 new seeds (--confirm)" in result.stderr

@@ -308,14 +308,25 @@ def unread(experiment: "Experiment", given: Iterable[str]) -> dict[str, str]:
     return {path: idle[path] for path in given if path in idle and settings[path] is not None}
 
 
-def unread_by(studies: Iterable["Settings"], held: Iterable[str]) -> str:
-    """Return the line of `without_effect` on settings that a command line holds, and on those that studies search."""
+def of_file(config: Path | None, experiment: "Experiment") -> list[str]:
+    """Return the settings to which a file gives another value than their default; one that a study wrote names all."""
+    from pfl_ops.config import precedence, yaml_files
+
+    layers = [("", yaml_files.read(config) if config else {})]
+    changed = [setting.path for setting in experiment.fields() if setting.value != setting.default]
+    return [path for path in changed if precedence.last(layers, path) is not None]
+
+
+def unread_by(studies: Iterable["Settings"], held: Iterable[str], config: Path | None) -> str:
+    """Return the line of `without_effect` on settings that a command line or a file sets, and on those that studies
+    search."""
     from pfl_ops import spaces
 
     given, found = list(held), {}
     for study in studies:
         settings = study.experiment.flat
-        paths = [*(path for path in given if settings.get(path) is not None), *study.space.keys]
+        stated = [*given, *of_file(config, study.experiment)]
+        paths = [*(path for path in stated if settings.get(path) is not None), *study.space.keys]
         found[study.experiment.algorithm.name] = spaces.idle(study.space, study.in_environments, paths)
     return without_effect(found)
 

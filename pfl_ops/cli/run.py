@@ -18,6 +18,7 @@ from pfl_ops.cli.options import (
     TrackingUri,
     execution_of,
     experiment_of,
+    of_file,
     option,
     settings_of,
     unread,
@@ -92,7 +93,8 @@ def run(
         if given and not resume:
             raise PflOpsError(f"--no-resume runs the repetitions one after another, here; leave it or {flag} out")
     where: dict[str, Any] = {"data_dir": data_dir, "execution": execution}
-    idle = unread(experiment, {**settings_of(EXPERIMENT, flags), **assignments(sets)})
+    stated = [*settings_of(EXPERIMENT, flags), *assignments(sets), *of_file(config, experiment)]
+    idle = unread(experiment, stated)
     if told := without_effect({experiment.algorithm.name: idle}):
         say(err(), told)
     if dry_run:

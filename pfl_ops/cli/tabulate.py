@@ -131,7 +131,10 @@ def tabulate(
         for environment in environments_of_table(made):
             label = f"{made.experiment.algorithm.name}, {environment.name}"
             check_build(environment.of(made.experiment), data_dir, execution, label)
-    remarks = [*([] if axes else [searched_anyway(settings, config=config, preset=preset)]), unread_by(settings, held)]
+    remarks = [
+        *([] if axes else [searched_anyway(settings, config=config, preset=preset)]),
+        unread_by(settings, held, config),
+    ]
     for remark in filter(None, remarks):
         say(out() if dry_run else err(), remark)
     if dry_run:

@@ -329,7 +329,7 @@ class _TuneCommand:
     def _remarks(self, studies: "Collection[Settings]") -> list[str]:
         """Return the lines on values of a file or preset that are searched, and on settings without effect."""
         anyway = searched_anyway(studies, config=self.described["config"], preset=self.described["preset"])
-        return [anyway, unread_by(studies, self.searched["hold"])]
+        return [anyway, unread_by(studies, self.searched["hold"], self.described["config"])]
 
     def _tell(self, lines: Iterable[str]) -> None:
         """Print the lines of an estimate: what a dry run is for, else beside the result."""
