@@ -21,7 +21,7 @@ from pfl_ops.data.by_client import ByClient
 from pfl_ops.data.npz import MAX_CLASSES
 from pfl_ops.data.partition import content_hash
 from pfl_ops.errors import PflOpsError, in_a_line
-from pfl_ops.files import replacing, sync
+from pfl_ops.files import alone_in, replacing, sync
 
 FORMAT = 1
 MAX_SAMPLES = 2**27
@@ -95,17 +95,18 @@ def write_partition(folder: Path | str, recorded: Recorded) -> Path:
         **recorded.about,
     }
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with replacing(folder / "partition.parquet") as draft:
-            with pq.ParquetWriter(draft, _schema()) as writer:
-                for name, clients in (("train", train), *([("test", test)] if test is not None else [])):
-                    for table in _tables(name, clients):
-                        writer.write_table(table)
-            sync(draft)
-            # before the samples take their place: without room for these, an old partition stays as it was
-            with replacing(folder / "partition.json") as words, words.open("w", encoding="utf-8") as file:
-                _write_json(file, about, recorded.counts)
-                file.flush()
+        with alone_in(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            with replacing(folder / "partition.parquet") as draft:
+                with pq.ParquetWriter(draft, _schema()) as writer:
+                    for name, clients in (("train", train), *([("test", test)] if test is not None else [])):
+                        for table in _tables(name, clients):
+                            writer.write_table(table)
+                sync(draft)
+                # before the samples take their place: without room for these, an old partition stays as it was
+                with replacing(folder / "partition.json") as words, words.open("w", encoding="utf-8") as file:
+                    _write_json(file, about, recorded.counts)
+                    file.flush()
     except OSError as error:
         raise PflOpsError(f"can't write the partition to {folder}: {error.strerror or error}") from error
     return folder

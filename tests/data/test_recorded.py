@@ -271,6 +271,9 @@ def test_a_full_disk_leaves_the_old_partition(folder: Path) -> None:
     assert "\n" not in str(error.value)
     assert read_partition(folder).digest == before.digest
     assert sorted(file.name for file in folder.iterdir()) == ["partition.json", "partition.parquet"]
+    with full_disk(after=100), pytest.raises(PflOpsError, match=r"can't write the partition to .*: "):
+        write_partition(folder / "new" / "one", made)
+    assert not (folder / "new").exists()
 
 
 def test_a_disk_with_room_for_one_of_both_files_leaves_the_old_partition(tmp_path: Path) -> None:
