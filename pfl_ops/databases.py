@@ -72,6 +72,14 @@ def query(file: Path, statement: str) -> list[tuple[Any, ...]]:
         raise PflOpsError(f"the database {file} can't be used ({error})") from error
 
 
+def has_table(address: str, name: str) -> bool:
+    """True if an SQL database has a table of this name."""
+    import sqlalchemy
+    from sqlalchemy.pool import NullPool
+
+    return bool(sqlalchemy.inspect(sqlalchemy.create_engine(address, poolclass=NullPool)).has_table(name))
+
+
 def is_empty(file: Path) -> bool:
     """True if there is no such file, or one of no bytes, as a kill leaves right after it was opened."""
     return not file.exists() or file.stat().st_size == 0

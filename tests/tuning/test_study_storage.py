@@ -10,6 +10,7 @@ import pytest
 from optuna.distributions import FloatDistribution
 from optuna.trial import TrialState
 
+from pfl_ops import databases
 from pfl_ops.display import tables
 from pfl_ops.errors import PflOpsError
 from pfl_ops.tuning.session.begin import recorded_settings
@@ -263,6 +264,14 @@ def test_a_running_study_is_locked_and_a_dead_one_is_not(tmp_path):
     other.wait()
     with study_database.lock(tmp_path, "s"):
         pass
+
+
+def test_a_server_s_storage_that_is_only_read_gets_no_tables(tmp_path):
+    """A dry run made 25 of Optuna's. An address with a driver stands for a server here."""
+    address, names = f"sqlite+pysqlite:///{tmp_path / 's.db'}", lambda: databases.tables(tmp_path / "s.db")
+    assert study_database.existing(address).get_all_studies() == [] and not names()
+    StudyStorage("s", study_database.storage(address), ONE)
+    assert "studies" in names() and [study.study_name for study in study_database.existing(address).get_all_studies()]
 
 
 @pytest.mark.parametrize("address", ["studies.db", "mysql+nothing://u:secret@h/x", "sqlite:////proc/none/s.db"])

@@ -42,9 +42,11 @@ def check_storage(address: str) -> None:
         check_database(address, NAME)
 
 
-def storage(address: str) -> BaseStorage:
+def storage(address: str, make: bool = True) -> BaseStorage:
     """Optuna's storage at an address: an SQL database (sqlite:///FILE, postgresql://...), or a journal, FILE.log.
 
+    Args:
+        make: make the tables on a server that has none; False: return a storage without studies, in memory.
     Raises:
         PflOpsError: it can't be opened.
     """
@@ -57,7 +59,11 @@ def storage(address: str) -> BaseStorage:
             return JournalStorage(JournalFileBackend(str(file)))
         with databases.exclusive(address):
             found = databases.sqlite_file(address)
-            return _sqlite(found) if found else RDBStorage(address, engine_kwargs={"pool_pre_ping": True})
+            if found:
+                return _sqlite(found)
+            if not make and not databases.has_table(address, "studies"):
+                return InMemoryStorage()
+            return RDBStorage(address, engine_kwargs={"pool_pre_ping": True})
     except PflOpsError:
         raise
     except Exception as error:
@@ -66,16 +72,15 @@ def storage(address: str) -> BaseStorage:
 
 
 def existing(address: str) -> BaseStorage:
-    """Open a storage to read it. No file is made: of a missing one, return a storage without studies, in memory.
-
-    A database on a server gets Optuna's tables if it has none.
+    """Open a storage to read it. No file or table is made: for a missing one, return a storage in memory, without
+    studies.
 
     Raises:
         PflOpsError: as for `storage`.
     """
     check_storage(address)
     file = Path(address).expanduser() if _is_journal(address) else databases.sqlite_file(address)
-    return InMemoryStorage() if file is not None and databases.is_empty(file) else storage(address)
+    return InMemoryStorage() if file is not None and databases.is_empty(file) else storage(address, make=False)
 
 
 def _is_journal(address: str) -> bool:
