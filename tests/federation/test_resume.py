@@ -293,15 +293,15 @@ def test_damage_anywhere_in_a_run(method: Any, state: str, tmp_path: Path) -> No
 
 
 def test_the_disk_fills_up_in_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write = Path.write_bytes
+    save = durable.save_file
 
-    def fills(path: Path, data: bytes, n: list[int] = [0]) -> int:  # noqa: B006
+    def fills(tensors: dict[str, torch.Tensor], file: Path, n: list[int] = [0]) -> None:  # noqa: B006
         n[0] += 1
         if n[0] == 4:
             raise FULL
-        return write(path, data)
+        save(tensors, file)
 
-    monkeypatch.setattr(Path, "write_bytes", fills)
+    monkeypatch.setattr(durable, "save_file", fills)
     seen = []
     with pytest.raises(CheckpointError, match="No space left"):
         for record in simulation(FLIU(), rounds=5, folder=tmp_path).run():

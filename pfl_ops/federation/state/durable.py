@@ -10,6 +10,8 @@ Tensors pass through memory one file at a time, whatever their number.
 
 import hashlib
 import json
+import os
+import re
 import shutil
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
@@ -18,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError
-from safetensors.torch import load, save
+from safetensors.torch import load, save_file
 from torch import Tensor
 
 from pfl_ops.files import file_digest, sync
@@ -94,11 +96,10 @@ def write(place: Path, about: Mapping[str, Any], parts: Iterable[dict[str, Tenso
         digests: dict[str, str] = {}
         size = 0
         for number, tensors in enumerate(parts):
-            data = save(tensors)
-            name = f"state-{number:03d}.safetensors"
-            (draft / name).write_bytes(data)
-            digests[name] = hashlib.sha256(data).hexdigest()
-            size += len(data)
+            file = draft / f"state-{number:03d}.safetensors"
+            _save(tensors, file)
+            digests[file.name] = file_digest(file)
+            size += file.stat().st_size
         kept = {"about": dict(about), "parts": digests}
         digest = _digest(kept)
         text = json.dumps({**kept, "digest": digest})
@@ -113,6 +114,16 @@ def write(place: Path, about: Mapping[str, Any], parts: Iterable[dict[str, Tenso
         shutil.rmtree(draft, ignore_errors=True)
         raise
     return Folder(place, kept["about"], digests, digest, size + len(text))
+
+
+def _save(tensors: dict[str, Tensor], file: Path) -> None:
+    """Write tensors to a file without a copy of them in memory; the system's errors are `OSError`s."""
+    try:
+        save_file(tensors, file)
+    except SafetensorError as error:
+        if number := re.search(r"\b(?:os error|code:) (\d+)", str(error)):
+            raise OSError(int(number[1]), os.strerror(int(number[1]))) from error
+        raise
 
 
 def read(place: Path) -> Folder:
