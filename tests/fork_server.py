@@ -66,6 +66,8 @@ LIBRARIES = (
     *("ray", "ray.tune", "optuna", "rich.live", "rich.markdown", "typer.rich_utils", "sqlalchemy.dialects.sqlite"),
     *("matplotlib.figure", "matplotlib.backends.backend_agg", "matplotlib.backends.backend_svg"),
     *("aiohttp.web", "optuna.storages._rdb.models"),
+    *("pytest", "hypothesis.strategies"),  # modules of the tests import them, Ray's workers too
+    "ray._private.arrow_serialization", "pyarrow.json",  # a worker of Ray imports it with its first object
     "ray.dag",  # Ray imports it when a process ends
 )
 NOT_IMPORTED = ("pfl_ops.bench", "pfl_ops.testing")
@@ -340,6 +342,7 @@ def fill_caches() -> None:
     from pfl_ops.tracking.target.schema import connect
 
     for table in registry._tables:
+        assert table._installed is not None  # reads the metadata of all packages
         for name in table.builtin:
             table.digest(name)
     engine.digest()
@@ -407,7 +410,6 @@ def become(request: dict[str, Any], path: list[str], own_defaults: dict[str, str
     sys.orig_argv = [sys.executable, *request["words"]]
     folders = [os.path.abspath(p) for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p]
     sys.path[:] = [here, *folders, *path]
-    sys.path_importer_cache.clear()
     found = importlib.machinery.PathFinder.find_spec("pfl_ops")
     if found and found.origin == sys.modules["pfl_ops"].__file__:
         os.environ.update({name: value for name, value in own_defaults.items() if name not in os.environ})
