@@ -19,7 +19,7 @@ from tuning_fake import records_of_a_node, toy, tune
 from pfl_ops import runs, spaces, tuning
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.federation.settings import Execution
-from pfl_ops.jobs import ray_instance, runner
+from pfl_ops.jobs import ray_instance, resources, runner
 from pfl_ops.system.scratch import scratch
 from pfl_ops.tracking import Store
 
@@ -76,6 +76,13 @@ def cluster(tmp_path, monkeypatch):
     ray_instance.reload_settings()
 
 
+@pytest.fixture
+def one_driver(cluster):
+    """All calls of a test join the cluster as one driver: only the workers of the first one are forks."""
+    with resources.joined(cluster.address):
+        yield
+
+
 def test_trials_run_on_all_nodes_each_with_its_own_data(cluster, tmp_path, furnish):
     parameters = spaces.parse("algorithm.x: {float: [0, 1]}\nalgorithm.pause: {float: [0.2, 0.2]}").as_yaml()
     points = [{"algorithm.x": x, "algorithm.pause": 0.2} for x in (0.3, 0.6, 0.9)]
@@ -98,6 +105,7 @@ def test_trials_run_on_all_nodes_each_with_its_own_data(cluster, tmp_path, furni
     assert error.startswith("mine.npz on ") and f"({tmp_path}/data3) is not the driver's: digest" in error
 
 
+@pytest.mark.usefixtures("one_driver")
 def test_a_lost_machine_costs_no_finished_run_and_changes_no_value(cluster, tmp_path, furnish, monkeypatch):
     """Three test runs, one on each machine, two rounds in; one machine is lost. Then two cells, on those that are left.
 
