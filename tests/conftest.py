@@ -188,6 +188,18 @@ def forked_children(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
+def blank_pictures(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Draw a pixel as each PNG, here and in forks: no assertion looks at the pictures of these runs.
+
+    Not in a test with `@pytest.mark.real_pictures`.
+    """
+    if request.node.get_closest_marker("real_pictures"):
+        return
+    monkeypatch.setenv(fork_server.BLANK, "1")
+    monkeypatch.setattr("pfl_ops.figures.files.draw_once", fork_server.draw_blank())
+
+
+@pytest.fixture
 def no_ray(monkeypatch: pytest.MonkeyPatch) -> None:
     """Hide a Ray that `one_ray` has started in this process: a user's command begins without one."""
     import ray

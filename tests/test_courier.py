@@ -18,7 +18,7 @@ import pytest
 import torch
 from filelock import FileLock
 
-from pfl_ops import courier, recording, runs
+from pfl_ops import courier, recording, registry, runs
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.errors import PflOpsError
 from pfl_ops.federation.execution import choose
@@ -31,7 +31,7 @@ from pfl_ops.tracking.home import WorkFolder
 from pfl_ops.tracking.spools import requests
 from pfl_ops.tracking.target.run_info import RunInfo
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("forked_children")]
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("forked_children", "blank_pictures")]
 
 LOOP = Execution(device="cpu", way="loop", workers=1, threads=1)
 CLOCK = {"cost/train_seconds", "cost/eval_seconds"}
@@ -45,7 +45,8 @@ def experiment(**more: Any) -> Experiment:
 
 @pytest.fixture
 def home(tmp_path: Path, furnish: Callable[[Path], Path], monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A work folder whose runs couriers track; at the end none is at work."""
+    """A work folder whose runs couriers track; at the end none is at work. Plug-ins of other tests stay with them."""
+    monkeypatch.setattr(registry, "_plugins", {})
     monkeypatch.delenv("PFL_OPS_COURIER")
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     yield furnish(tmp_path / "home")
@@ -85,6 +86,7 @@ def test_request_interrupted_while_it_is_written_leaves_no_draft(home, monkeypat
     assert not list((home / "requests").iterdir())
 
 
+@pytest.mark.real_pictures
 def test_a_courier_leaves_the_same_run_as_the_process_itself(home, tmp_path, furnish, monkeypatch):
     """All metrics but the clock's, all parameters, tags and artifacts; nothing of the request stays."""
     result = go(experiment(), home)

@@ -38,6 +38,11 @@ def home(tmp_path_factory: pytest.TempPathFactory, furnish: Callable[[Path], Pat
     return furnish(tmp_path_factory.mktemp("home"))
 
 
+@pytest.fixture(autouse=True)
+def _blank_pictures(blank_pictures: None) -> None:
+    """Tests that look at pictures are marked with `real_pictures`."""
+
+
 @pytest.fixture
 def experiment() -> Experiment:
     return toy()

@@ -24,6 +24,7 @@ from pfl_ops.tuning.studies import study_storage as study_storages
 from pfl_ops.tuning.studies.objective import Objective
 from pfl_ops.tuning.studies.study_storage import StudyStorage
 
+pytestmark = pytest.mark.real_pictures
 ONE = Objective(("val/L1/acc",), ("max",))
 
 
