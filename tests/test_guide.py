@@ -87,7 +87,8 @@ def test_every_command_in_it_exists(page: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.usefixtures("blank_pictures")
+@pytest.mark.parametrize("page", [*PAGES[:-1], pytest.param(PAGES[-1], marks=pytest.mark.real_pictures)])
 def test_its_examples_run(page: str, tmp_path: Path, furnish: Callable[[Path], Path]) -> None:
     work = tmp_path / "work"
     work.mkdir()
