@@ -332,10 +332,11 @@ def own_modules() -> Iterator[str]:
 
 
 def fill_caches() -> None:
-    """Do once what each process would do at its first run: digests of the package's own code, a look for the latest of
-    MLflow's 67 schema revisions, the mapping of its tables, a first drawing of text. It took a quarter of a short run's
-    """
+    """Do once what each process would do at its first run: digests of the package's own code, a look for the latest
+    schema revisions of MLflow and Optuna, the mapping of MLflow's tables, a first drawing of text. It took
+    a quarter of a short run's time."""
     import mlflow.store.db.utils
+    import optuna.storages._rdb.storage
     from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
 
     from pfl_ops import figures, registry
@@ -343,6 +344,7 @@ def fill_caches() -> None:
     from pfl_ops.figures.files import draw_once
     from pfl_ops.tracking.home import TrackingTarget, WorkFolder
     from pfl_ops.tracking.target.schema import connect
+    from pfl_ops.tuning.studies import study_database
 
     for table in registry._tables:
         assert table._installed is not None  # reads the metadata of all packages
@@ -358,6 +360,10 @@ def fill_caches() -> None:
         store = SqlAlchemyStore(address, folder)
         store.search_runs(["0"], "params.a = '1' and tags.b = '2'", 1, 1, ["metrics.c DESC"])
         store.engine.dispose()
+        studies = study_database.storage(f"sqlite:///{folder}/studies.db")
+        head = studies.get_head_version()
+        studies.engine.dispose()
+    optuna.storages._rdb.storage._VersionManager.get_head_version = lambda _: head  # type: ignore[method-assign]
     accuracies = {"L1": [0.25, 0.5]}
     for figure in (
         figures.partition([[1, 2], [2, 1]], title="a"),
