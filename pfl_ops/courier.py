@@ -17,7 +17,7 @@ from pfl_ops.errors import PflOpsError, in_a_line
 from pfl_ops.system.child import lower_priority
 from pfl_ops.tracking.home import TrackingTarget, WorkFolder
 from pfl_ops.tracking.spools import requests
-from pfl_ops.tracking.spools.requests import LOCK, LOG, OWNER, REQUEST, Request, RunEnd
+from pfl_ops.tracking.spools.requests import LOCK, LOG, OWNER, PROCESS, REQUEST, Request, RunEnd
 
 if TYPE_CHECKING:
     from pfl_ops.config.experiment import Experiment
@@ -42,6 +42,8 @@ def track(niceness: int, *folders: str) -> None:
             continue
         try:
             if (folder / REQUEST).exists():  # else another courier has done it since
+                with suppress(OSError):  # a full disk
+                    (folder / PROCESS).write_text(str(os.getpid()))
                 _track(folder)
             requests.remove(folder)
         except Exception as error:

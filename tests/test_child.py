@@ -153,3 +153,22 @@ def test_lower_priority_is_of_the_own_session(own_session):
     niceness, _, group = found.partition(" ")
     assert int(niceness) == min(os.nice(0) + 7, 19)  # the tests may run under nice
     assert group.endswith(" nice 7\n\n") if own_session else group == f"{before}\n"
+
+
+@pytest.mark.skipif(not Path("/proc/self/autogroup").exists(), reason="a kernel that does not group by session")
+def test_a_session_gets_the_priority_of_the_one_that_waits_for_it():
+    code = (
+        f"import sys; sys.path[:] = {sys.path!r}; from pfl_ops.system.child import lower_priority; lower_priority(9); "
+        "print('low', flush=True); sys.stdin.read()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        assert process.stdout.readline() == "low\n"
+        group = Path(f"/proc/{process.pid}/autogroup")
+        assert group.read_text().endswith(" nice 9\n")
+        time.sleep(0.15)  # without privileges a priority is changed ten times a second at most
+        child.restore_priority(process.pid)
+        assert group.read_text().split()[-1] == Path("/proc/self/autogroup").read_text().split()[-1]
+        process.stdin.close()
+    child.restore_priority(process.pid)  # one that is gone

@@ -3,6 +3,7 @@
 import errno
 import fcntl
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -385,14 +386,32 @@ def test_the_same_run_again_waits_for_its_courier(home):
         assert old.tags["pfl_ops.superseded"] == new.run_id
 
 
+def test_a_courier_says_which_process_it_is(home, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(requests, "start", lambda folders, **_: None)
+        go(experiment(), home)
+    (folder,) = requests.pending(WorkFolder(home))
+    found = []
+    monkeypatch.setattr("pfl_ops.courier._track", lambda request: found.append((request / "process").read_text()))
+    monkeypatch.setattr("pfl_ops.courier.lower_priority", lambda niceness: None)
+    with pytest.raises(SystemExit):
+        courier.track(0, str(folder))
+    assert found == [str(os.getpid())] and not folder.exists()
+
+
 def test_a_run_that_a_slow_courier_still_tracks_is_named(home, caplog, monkeypatch):
-    """A command that reads and does not wait any longer says what it lacks; the run's own command, why it must wait."""
+    """A command that reads and does not wait any longer says what it lacks; the run's own command, why it must wait.
+    Both give the courier their own priority: at its low one it took longer than they wait."""
     with monkeypatch.context() as patch:
         patch.setattr(requests, "start", lambda folders, **_: None)
         result = go(experiment(), home)
     (folder,) = requests.pending(WorkFolder(home))
+    hurried = []
+    monkeypatch.setattr("pfl_ops.system.child.restore_priority", hurried.append)
+    (folder / "process").write_text("123")
     with FileLock(folder / "courier"), FileLock(home / "checkpoints" / f".{result.hash}.lock"):
         requests.settle(WorkFolder(home), patience=0.0)
+        assert hurried == [123]
         assert f"run '{result.name}' is not in MLflow yet: another process still tracks it" in caplog.text
         with monkeypatch.context() as patch, pytest.raises(PflOpsError, match="is over, and another process still"):
             patch.setattr(requests, "settle", lambda *_: None)

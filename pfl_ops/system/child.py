@@ -71,6 +71,18 @@ def lower_priority(niceness: int) -> None:
             Path("/proc/self/autogroup").write_text(str(niceness), encoding="ascii")
 
 
+def restore_priority(process: int) -> None:
+    """Give another process, and its session, the priority of this one, as far as the system allows it.
+
+    Without privileges Linux lets a session become as urgent as others again, and a process's niceness stay.
+    """
+    with contextlib.suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, process, os.nice(0))
+    with contextlib.suppress(OSError):
+        mine = Path("/proc/self/autogroup").read_text(encoding="ascii").split()[-1]
+        Path(f"/proc/{process}/autogroup").write_text(mine, encoding="ascii")
+
+
 def guarded(argv: Sequence[str]) -> list[str]:
     """Return a command line that runs another program, which ends, with its own children, when this process is gone.
 

@@ -46,6 +46,7 @@ log = logging.getLogger("pfl_ops.tracking")
 COURIER = "PFL_OPS_COURIER"
 """Environment variable; "off": a command tracks its runs itself and ends when they are delivered."""
 REQUEST, SIGNATURE, END, OWNER, LOCK, LOG = "request.json", "signature", "end.json", "owner", "courier", "log"
+PROCESS = "process"  # the number of the process that holds LOCK
 KEY = "requests.key"  # in the user's cache
 PATIENCE_SECONDS = 60.0
 LOOK_EVERY_SECONDS = 0.05
@@ -282,8 +283,9 @@ def settle(home: WorkFolder, digest: str = "", patience: float = PATIENCE_SECOND
         return
     left = [folder for folder in waiting if not is_locked(folder / LOCK)]
     started = start(left) if left else None
-    last = time.monotonic()
+    last, slow = time.monotonic(), set(waiting)
     while waiting:
+        slow -= {folder for folder in slow if _hurried(folder)}
         still = [folder for folder in waiting if folder.exists()]
         if len(still) < len(waiting):
             last = time.monotonic()
@@ -298,6 +300,17 @@ def settle(home: WorkFolder, digest: str = "", patience: float = PATIENCE_SECOND
             log.warning(_lacking(folder, "another process still tracks it"))
     for line in problems(home, digest, silent=not going_on):
         log.warning(line)
+
+
+def _hurried(folder: Path) -> bool:
+    """Give the courier that tracks a request the priority of this process, which waits for it; False: none is known.
+
+    On a machine whose cores are all in use one of low priority took longer than `PATIENCE_SECONDS`.
+    """
+    with suppress(OSError, ValueError):
+        child.restore_priority(int((folder / PROCESS).read_text()))
+        return True
+    return False
 
 
 def drop_killed(home: WorkFolder, digest: str) -> None:
