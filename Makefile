@@ -48,6 +48,7 @@ results: $(STAMP) ## run what docs/results lacks, its undecided claims for HOURS
 	$(BIN)/pfl-ops reproduce fliu/fig7 fliu/fig8 --only 'lsqs/{fedavg,fliu,apfl,fedfomo}' --scale medium --repetitions 7 --results docs/results
 	$(BIN)/pfl-ops reproduce fliu/table1 fliu/fig7 fliu/fig8 --only lsqs/local --scale medium --repetitions 6 --results docs/results
 	$(BIN)/pfl-ops reproduce fliu/table1 --only 'lsqs/{fedavg,fliu}' --scale medium --repetitions 13 --results docs/results
+	$(BIN)/pfl-ops reproduce fliu/table1 --only '{iid,ls}/{fliu,fliu25}' --scale medium --repetitions 7 --results docs/results
 	$(BIN)/pfl-ops reproduce fliu/table1 --only '{iid,path,ls,qs}/local' --scale medium --repetitions 5 --results docs/results
 	$(BIN)/pfl-ops reproduce fliu/table1 --only 'path/fliu*' --scale medium --repetitions 5 --results docs/results
 	$(BIN)/pfl-ops reproduce fliu/table1 --only '{iid,ls,qs}/{fedavg,fliu}' --scale medium --repetitions 6 --results docs/results
