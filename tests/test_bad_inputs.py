@@ -650,7 +650,7 @@ class Uncaught(BaseException):
 
 
 def test_a_closed_pipe_is_no_error(empty: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rich ends the process where nobody reads any more: `pfl-ops compare --help | head -1`."""
+    """Rich ends the process when the output has no reader: `pfl-ops compare --help | head -1`."""
 
     def closed(kind: str) -> None:
         try:

@@ -409,6 +409,10 @@ def test_a_run_that_a_slow_courier_still_tracks_is_named(home, caplog, monkeypat
     hurried = []
     monkeypatch.setattr("pfl_ops.system.child.restore_priority", hurried.append)
     (folder / "process").write_text("123")
+    with monkeypatch.context() as patch:
+        patch.setattr(requests, "start", lambda folders, **_: None)
+        requests.settle(WorkFolder(home), patience=0.0)
+    assert hurried == [], "a courier that was killed"
     with FileLock(folder / "courier"), FileLock(home / "checkpoints" / f".{result.hash}.lock"):
         requests.settle(WorkFolder(home), patience=0.0)
         assert hurried == [123]

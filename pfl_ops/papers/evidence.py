@@ -38,8 +38,8 @@ positive difference is not more likely than a negative one. Proof: given the pla
 stops at a fixed number of seeds, so that its expectation stays at most 1; and the mean of two e-processes is one.
 
 Two cells can be one computation: with equal clients FLIU's adaptive γ is that of FLIU25, and on one machine all their
-numbers are the same. Such differences have no spread, so that the t process decides nothing. Where numbers of cells are
-compared with a limit d > 0, as in |a − b| < d, the evidence is the mean of e⁺, with a weight of 19/20, and of
+numbers are the same. Such differences have no spread, so that the t process decides nothing. Where finite numbers of
+cells are compared with a limit d > 0, as in |a − b| < d, the evidence is the mean of e⁺, with a weight of 19/20, and of
 
       4^k,   k: the seeds so far, if a = b in all of them (those whose number occurred before are not counted), else 0,
 

@@ -305,8 +305,11 @@ def settle(home: WorkFolder, digest: str = "", patience: float = PATIENCE_SECOND
 def _hurried(folder: Path) -> bool:
     """Give the courier that tracks a request the priority of this process, which waits for it; False: none is known.
 
-    On a machine whose cores are all in use one of low priority took longer than `PATIENCE_SECONDS`.
+    On a machine whose cores are all in use one of low priority took longer than `PATIENCE_SECONDS`. The number of one
+    that was killed may be another process's by now: it counts only while the lock is held.
     """
+    if not is_locked(folder / LOCK):
+        return False
     with suppress(OSError, ValueError):
         child.restore_priority(int((folder / PROCESS).read_text()))
         return True
