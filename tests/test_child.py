@@ -156,7 +156,10 @@ def test_lower_priority_is_of_the_own_session(own_session):
 
 
 @pytest.mark.skipif(not Path("/proc/self/autogroup").exists(), reason="a kernel that does not group by session")
-def test_a_session_gets_the_priority_of_the_one_that_waits_for_it():
+@pytest.mark.parametrize("grouped", [True, False])
+def test_a_session_gets_the_priority_of_the_one_that_waits_for_it(grouped, monkeypatch):
+    """A process of the first session since the start of the system has no group; its file is empty."""
+    mine = Path("/proc/self/autogroup").read_text() if grouped else ""
     code = (
         f"import sys; sys.path[:] = {sys.path!r}; from pfl_ops.system.child import lower_priority; lower_priority(9); "
         "print('low', flush=True); sys.stdin.read()"
@@ -168,7 +171,9 @@ def test_a_session_gets_the_priority_of_the_one_that_waits_for_it():
         group = Path(f"/proc/{process.pid}/autogroup")
         assert group.read_text().endswith(" nice 9\n")
         time.sleep(0.15)  # without privileges a priority is changed ten times a second at most
-        child.restore_priority(process.pid)
-        assert group.read_text().split()[-1] == Path("/proc/self/autogroup").read_text().split()[-1]
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, "read_text", lambda path, **_: mine)
+            child.restore_priority(process.pid)
+        assert group.read_text().split()[-1] == (mine.split() or ["0"])[-1]
         process.stdin.close()
     child.restore_priority(process.pid)  # one that is gone

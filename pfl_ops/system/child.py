@@ -79,7 +79,8 @@ def restore_priority(process: int) -> None:
     with contextlib.suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, process, os.nice(0))
     with contextlib.suppress(OSError):
-        mine = Path("/proc/self/autogroup").read_text(encoding="ascii").split()[-1]
+        group = Path("/proc/self/autogroup").read_text(encoding="ascii").split()  # "/autogroup-63 nice 0"
+        mine = group[-1] if group else "0"  # the first session since the start of the system has no group
         Path(f"/proc/{process}/autogroup").write_text(mine, encoding="ascii")
 
 
