@@ -150,7 +150,10 @@ def _is_local(top: str) -> bool:
     spec = None
     with contextlib.suppress(ImportError, ValueError, AttributeError):
         spec = importlib.util.find_spec(top)
-    places = [*([spec.origin] if spec.origin else []), *(spec.submodule_search_locations or ())] if spec else []
+    if spec is None:
+        return False
+    # without a location: built into Python, as `os` and `io` are, whose `origin` is the word "frozen"
+    places = [*([spec.origin] if spec.origin and spec.has_location else []), *(spec.submodule_search_locations or ())]
     files = [Path(place).resolve() for place in places]
     return bool(files) and not any(
         LIBRARY_FOLDERS & set(file.parts) or not LIBRARIES.isdisjoint((file, *file.parents)) for file in files

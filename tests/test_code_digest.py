@@ -1,6 +1,7 @@
 """Code by its syntax tree: words don't count, everything else does, in the module and in what it imports."""
 
 import csv
+import hashlib
 import subprocess
 import sys
 from collections.abc import Callable
@@ -113,6 +114,13 @@ def test_installed_packages_do_not_count_wherever_they_lie(digest: Callable[...,
     mine = "import sys; sys.path.append(sys.path[0] + '/site-packages')\nimport lent, wave\n"
     first = digest(mine=mine, **{"site-packages__lent": "x = 1"})
     assert digest(**{"site-packages__lent": "x = 2"}) == first
+
+
+def test_modules_in_the_interpreter_itself_do_not_count(digest: Callable[..., str]) -> None:
+    """Python has `os` and others ready to run, without a file of their own: another version of it has other code."""
+    mine = "import abc, codecs, io, os, sys\nfrom os.path import join\n"
+    alone = hashlib.sha256(code_digest.syntax(mine).encode()).hexdigest()
+    assert digest(mine=mine) == hashlib.sha256(repr([("", alone)]).encode()).hexdigest()
 
 
 def test_code_that_is_nested_too_deep_counts_by_its_bytes(digest: Callable[..., str]) -> None:
