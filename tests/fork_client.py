@@ -1,6 +1,7 @@
 """Client of tests/fork_server.py: the process that stands for a fork of that server.
 
     python -IS fork_client.py SOCKET -c CODE *WORDS
+    python -IS fork_client.py SOCKET -m MODULE *WORDS
     python -IS fork_client.py SOCKET FILE *WORDS
 
 It imports built-in modules only: Python's own take four times as long to import as all the rest that it does.
@@ -26,8 +27,7 @@ def ask(address: str, words: list[str], ray: bool = False) -> None:
     files = sorted(int(name) for name in os.listdir("/proc/self/fd") if os.path.exists(f"/proc/self/fd/{name}"))
     request = {
         "words": words, "folder": os.getcwd(), "environment": dict(os.environ), "client": os.getpid(),
-        "session": os.getsid(0) == os.getpid(), "files": files,
-        "ray": ray,
+        "session": os.getsid(0) == os.getpid(), "group": os.getpgrp(), "files": files, "ray": ray,
     }  # fmt: skip
     process = 0
     early = []  # signals that came before there was a process

@@ -1,9 +1,11 @@
 """Commands in forks of a process that has imported everything already: a start takes 0.05 s of CPU time, not 3 to 5.
 
     [*fork_server.python(), "-c", CODE, *WORDS]   a command line that does what `[sys.executable, "-c", ...]` does
+    [*fork_server.python(), "-m", MODULE, *WORDS] one that does what `[sys.executable, "-m", ...]` does
     [*fork_server.python(), FILE, *WORDS]         one that does what `[sys.executable, FILE, ...]` does
     fork_server.xdist()                           what pytest-xdist starts its processes by
-    fork_server.scripts()                         a folder for PATH: its `pfl-ops` and `mlflow` start that way
+    fork_server.scripts()                         a folder for PATH: `pfl-ops`, `mlflow`, `python` start that way
+    fork_server.with_children(ENVIRONMENT)        one in which a fork starts its own Python processes that way, too
     fork_server.ray_worker()                      a file by which a Ray of this process starts its workers that way
 
 One server for a test session: `tests/conftest.py` starts it with the session and ends it. It imports at the first
@@ -18,9 +20,10 @@ The fork is a process as Python starts it, with these differences:
   path imports that one.
 - Libraries read their environment variables when they are imported. If one that counts (`READ_AT_IMPORT`) differs from
   the server's, or if there is no server, the client starts a real process in its place.
-- Hash seeds, resource limits, the mask of new files' modes, and the process group are those of the server; all forks
-  have the same hash seed. Process number and parent are not those of the client, but `os.getppid` returns the client's
-  parent. A test that counts its child processes needs real ones: without pytest-xdist, forks are among them.
+- Hash seeds, resource limits and the mask of new files' modes are those of the server; all forks have the same hash
+  seed. The process group is the client's, unless that is of another session. Process number and parent are not those
+  of the client, but `os.getppid` returns the client's parent. A test that counts its child processes needs real ones:
+  without pytest-xdist, forks are among them.
 - `sys.flags`, the command line in /proc, and the peak memory are those of the server.
 - Ray's workers are forks too, in commands that are forks, and with `ray_worker`. Ray starts them at a priority of
   their own (nice 15); the forks have that of the server. They end as soon as their Ray does.
@@ -50,7 +53,7 @@ import threading
 import types
 import warnings
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from io import BytesIO
 from pathlib import Path
 from typing import Any, NoReturn
@@ -81,15 +84,24 @@ READ_AT_IMPORT = (
 READ_LATER = {
     *("PYTHONPATH", "PYTHONBREAKPOINT", "PYTHONDONTWRITEBYTECODE", "OMP_NUM_THREADS", "MKL_NUM_THREADS"),
     *("MLFLOW_TRACKING_URI", "RAY_CLIENT_MODE", "CUDA_VISIBLE_DEVICES"),
+    *("MLFLOW_BACKEND_STORE_URI", "MLFLOW_REGISTRY_URI", "MLFLOW_ENABLE_WORKSPACES"),
+    *("MLFLOW_SERVER_ENABLE_JOB_EXECUTION", "MLFLOW_SERVER_X_FRAME_OPTIONS"),
+    *("MLFLOW_SERVER_SECRETS_CACHE_TTL", "MLFLOW_SERVER_SECRETS_CACHE_MAX_SIZE"),
 }
 """Names among those that a fork reads."""
+OF_A_SERVER = "_MLFLOW_SERVER_FILE_STORE"
+"""Environment variable of MLflow's server: there `mlflow.server`, which is imported with pfl_ops, reads others."""
 BLANK = "FORK_BLANK_PICTURES"
 """Environment variable of forks that draw no pictures: each is one blank pixel. Figures are made all the same."""
+EXECUTABLE = "FORK_EXECUTABLE"
+"""Environment variable of forks whose `sys.executable` is the program that it names."""
 SCRIPTS = ("pfl-ops", "mlflow")
+PYTHON = "python"
 RAY_WORKER = "ray_worker.py"
 FIRST_JOB, NO_JOB = "01000000", "ffffffff"
 """Ray's numbers of its first driver and of a driver that comes later. Workers of these are forks: Ray's library reads
 the number once, when it is imported."""
+RUN_MODULE = "import runpy; runpy.run_module({!r}, run_name='__main__', alter_sys=True)"
 MOST_FILES = 64  # that a client hands on
 CLIENT = str(Path(__file__).with_name("fork_client.py"))
 
@@ -121,6 +133,12 @@ def running() -> Iterator[None]:
 def python() -> list[str]:
     """Return what starts Python by the server; without one, as ever."""
     return [sys.executable, "-IS", CLIENT, os.environ[ADDRESS]] if ADDRESS in os.environ else [sys.executable]
+
+
+def with_children(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return an environment for forks that start Python by the server, too, where they start `sys.executable`."""
+    server = {EXECUTABLE: str(scripts() / PYTHON)} if ADDRESS in os.environ else {}
+    return {**environment, **server}
 
 
 def xdist() -> str:
@@ -405,6 +423,9 @@ def become(request: dict[str, Any], path: list[str], own_defaults: dict[str, str
         os.close(file)
     if request["session"]:
         os.setsid()
+    else:
+        with contextlib.suppress(PermissionError, ProcessLookupError):  # of another session; gone
+            os.setpgid(0, request["group"])
     os.chdir(request["folder"])
     before = dict(os.environ)
     os.environ.clear()
@@ -413,6 +434,9 @@ def become(request: dict[str, Any], path: list[str], own_defaults: dict[str, str
     if first == "-c":
         text, name, sys.argv = words[0], "<string>", ["-c", *words[1:]]
         here = ""
+    elif first == "-m":
+        text, name, sys.argv = RUN_MODULE.format(words[0]), "<string>", ["-m", *words[1:]]
+        here = os.getcwd()
     else:
         text, name, sys.argv = Path(first).read_text(encoding="utf-8"), first, [first, *words]
         here = os.path.dirname(os.path.realpath(first))
@@ -426,8 +450,12 @@ def become(request: dict[str, Any], path: list[str], own_defaults: dict[str, str
         for module in [module for module in sys.modules if module.partition(".")[0] == "pfl_ops"]:
             del sys.modules[module]
     sys.dont_write_bytecode = bool(os.environ.get("PYTHONDONTWRITEBYTECODE"))
+    sys.executable = os.environ.get(EXECUTABLE, sys.executable)
+    if OF_A_SERVER in os.environ:
+        for module in [module for module in sys.modules if f"{module}.".startswith("mlflow.server.")]:
+            del sys.modules[module]
     main = types.ModuleType("__main__")
-    main.__dict__.update(__builtins__=__builtins__, **({} if first == "-c" else {"__file__": first}))
+    main.__dict__.update(__builtins__=__builtins__, **({} if first in ("-c", "-m") else {"__file__": first}))
     sys.modules["__main__"] = main
     os.getppid = functools.partial(_parent, f"/proc/{request['client']}/stat")
     if os.environ.get(BLANK):
@@ -505,11 +533,11 @@ def write_scripts(folder: Path) -> None:
         f"import sys\nsys.path.insert(0, {str(Path(__file__).parent)!r})\nimport fork_server\n"
         f"fork_server.start_ray_worker({str(folder / 'socket')!r}, sys.argv[1:])\n"
     )
-    for name in SCRIPTS:
-        real = Path(sys.executable).parent / name
-        (folder / name).write_text(
-            f'#!/bin/sh\nexec "{sys.executable}" -IS "{CLIENT}" "{folder}/socket" "{real}" "$@"\n'
-        )
+    forked = f'exec "{sys.executable}" -IS "{CLIENT}" "{folder}/socket"'
+    programs = {name: f'{forked} "{Path(sys.executable).parent / name}" "$@"' for name in SCRIPTS}
+    programs[PYTHON] = f'case "$1" in -c|-m|*.py) {forked} "$@";; *) exec "{sys.executable}" "$@";; esac'
+    for name, line in programs.items():
+        (folder / name).write_text(f"#!/bin/sh\n{line}\n")
         (folder / name).chmod(0o700)
 
 

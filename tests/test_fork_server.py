@@ -51,6 +51,36 @@ def test_a_file_is_run_as_the_main_module(tmp_path: Path) -> None:
     assert run(str(file), "x", cwd="/").stdout == f"7 {file} ['{file}', 'x']\n"
 
 
+def test_a_module_is_run_as_the_main_module(tmp_path: Path) -> None:
+    (tmp_path / "beside.py").write_text("value = 7\n")
+    file = tmp_path / "main.py"
+    file.write_text("import sys, beside\nprint(__name__, beside.value, sys.argv, 'torch' in sys.modules)\n")
+    assert run("-m", "main", "x", cwd=tmp_path).stdout == f"__main__ 7 ['{file}', 'x'] True\n"
+
+
+def test_children_are_forks_where_that_is_asked_for() -> None:
+    child = "import sys; print('torch' in sys.modules)"
+    code = f"{IS_FORK}import subprocess; subprocess.run([sys.executable, '-c', {child!r}])"
+    assert run("-c", code).stdout == "False\n"
+    assert run("-c", code, env=fork_server.with_children(os.environ)).stdout == "True\n"
+
+
+def test_a_fork_is_in_the_group_of_its_client() -> None:
+    """So are a fork's own children: a signal for the group reaches all."""
+    child = "import os, time; print(os.getpid(), flush=True); time.sleep(600)"
+    code = f"{IS_FORK}import os, subprocess; print(os.getpid(), flush=True)\n"
+    code += f"subprocess.run([sys.executable, '-c', {child!r}])"
+    with subprocess.Popen(
+        [*fork_server.python(), "-c", code], env=fork_server.with_children(os.environ),
+        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, process_group=0,
+    ) as process:  # fmt: skip
+        assert process.stdout
+        forks = [int(process.stdout.readline()) for _ in range(2)]
+        assert [os.getpgid(fork) for fork in forks] == [process.pid] * 2
+        os.killpg(process.pid, signal.SIGKILL)
+        assert process.stdout.read() == ""  # nobody holds it any more
+
+
 @pytest.mark.parametrize(
     ("code", "expected"),
     [
@@ -153,6 +183,16 @@ def test_scripts_are_those_of_the_installation() -> None:
         pytest.skip(f"{name} is not installed")
     done = subprocess.run([fork_server.scripts() / name, "--version"], capture_output=True, text=True, check=True)
     assert done.stdout.startswith("pfl-ops ")
+
+
+def test_python_among_the_scripts_starts_a_real_process_for_other_words() -> None:
+    python = [fork_server.scripts() / fork_server.PYTHON]
+    seen = "import sys; print('torch' in sys.modules)"
+    assert subprocess.run([*python, "-c", seen], capture_output=True, text=True, check=True).stdout == "True\n"
+    done = subprocess.run([*python, "-X", "utf8", "-c", seen], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
+    done = subprocess.run([*python, "-"], input=seen, capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
 
 
 def test_workers_of_a_ray_are_forks_that_end_with_it(monkeypatch: pytest.MonkeyPatch) -> None:

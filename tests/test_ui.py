@@ -103,7 +103,7 @@ def server(tuned: Tuned, compared: Any, report: str) -> Iterator[str]:
 def _page(tuned: Tuned, port: int) -> Iterator[str]:
     code = "from pfl_ops.cli import main; main()"
     log = tuned.home / "ui.log"
-    environment = {**os.environ, "PFL_OPS_HOME": str(tuned.home / "mlruns")}
+    environment = fork_server.with_children({**os.environ, "PFL_OPS_HOME": str(tuned.home / "mlruns")})
     environment.pop("MLFLOW_TRACKING_URI", None)
     with log.open("wb") as out:
         process = subprocess.Popen(

@@ -91,8 +91,9 @@ class Server:
 
     def start(self) -> None:
         argv, env = self.command()
+        argv[:1], env = fork_server.python(), fork_server.with_children(env)
         with self.log.open("ab") as log:
-            self.process = subprocess.Popen(argv, env=env, stdout=log, stderr=log, start_new_session=True)
+            self.process = subprocess.Popen(argv, env=env, stdout=log, stderr=log, process_group=0)
         deadline = time.monotonic() + 90
         while time.monotonic() < deadline:
             try:
