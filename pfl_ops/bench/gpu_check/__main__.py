@@ -6,6 +6,7 @@ import sys
 
 from pfl_ops.errors import PflOpsError
 from pfl_ops.files import write_named
+from pfl_ops.system.collector import collect_rarely
 
 
 def parser() -> argparse.ArgumentParser:
@@ -48,4 +49,5 @@ def main(words: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    collect_rarely()
     sys.exit(main())
