@@ -14,6 +14,8 @@ def test_a_run_without_any_fault_is_read_whole_and_leaves_nothing(
 ) -> None:
     """A courier brings the run after its process has ended."""
     monkeypatch.setattr(jobs, "PYTHON", fork_server.python())
+    for name, value in fork_server.with_children({}).items():
+        monkeypatch.setenv(name, value)
     job = jobs.run_job("fliu", "memory")
     with jobs.place(tmp_path / "case", "whole", None, tmp_path / "cache") as there:
         assert jobs.finish(there.start(job.arguments)) == 0, there.said()

@@ -100,7 +100,7 @@ class Place:
         own = {
             MARK: self.mark, "PFL_OPS_HOME": str(self.home), "PFL_OPS_CACHE": str(self.cache),
             "TMPDIR": str(self.temporary), "PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1", "COLUMNS": "120",
-            "PFL_OPS_DATA": os.environ.get("PFL_OPS_DATA", ""), "MPLBACKEND": "Agg",
+            "PFL_OPS_DATA": os.environ.get("PFL_OPS_DATA", ""),
         }  # fmt: skip
         if self.tracking_uri:
             own["MLFLOW_TRACKING_URI"] = self.tracking_uri

@@ -7,6 +7,7 @@ import sys
 import time
 from pathlib import Path
 
+import fork_server
 import psutil
 import pytest
 
@@ -144,8 +145,9 @@ with Probe(experiment, 2, data_dir=None) as probe:
     probe.speed(2, loop, seconds=600.0)
 """
     with subprocess.Popen(
-        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True
-    ) as parent:
+        [*fork_server.python(), "-c", code], env=fork_server.with_children(os.environ), process_group=0,
+        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+    ) as parent:  # fmt: skip
         assert parent.stdout is not None
         pids = [int(pid) for pid in parent.stdout.readline().split()]
         assert len(pids) == 2 and all(map(psutil.pid_exists, pids))
