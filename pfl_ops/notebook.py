@@ -5,15 +5,24 @@ import hashlib
 import inspect
 import io
 import linecache
+import operator
 import symtable
 import sys
 from collections.abc import Iterator
-from types import FunctionType, ModuleType
+from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any, TypeAlias
 
 from pfl_ops import code_digest
 
 MAIN = "__main__"
+
+OF_PROCESS = ("__dict__", "__weakref__", "__module__", "__doc__", "_abc_impl")
+"""Attributes of a class that its text does not say."""
+OF_CODE = (
+    "co_code", "co_consts", "co_names", "co_varnames", "co_freevars", "co_cellvars", "co_argcount",
+    "co_posonlyargcount", "co_kwonlyargcount", "co_flags",
+)  # fmt: skip
+"""Attributes of code that decide what it computes: without its file, which has the kernel's number."""
 
 Part: TypeAlias = tuple[str, str, str]
 """(kind, name, digest) of something that a definition is made of."""
@@ -53,6 +62,8 @@ def _read(definition: Any) -> tuple[set[Part], list[Any]] | None:
         each for each in _functions(definition) if each.__module__ == MAIN and not _is_within(each, definition)
     ]
     modules = set(code_digest.imported_by(node))
+    values = {("attribute", name): value for name, value in _kept(definition, node)}
+    held: list[tuple[str, Any]] = []
     if isinstance(definition, type) and isinstance(node, ast.ClassDef):
         # bases are those of the time when it was defined: their cell may have been run again since
         bases = [base for base in definition.__bases__ if base.__module__ == MAIN]
@@ -64,19 +75,99 @@ def _read(definition: Any) -> tuple[set[Part], list[Any]] | None:
         value = inspect.unwrap(value)
         if isinstance(value, ModuleType):
             modules.add(value.__name__)
-        elif isinstance(value, type | FunctionType) and value.__module__ == MAIN:
-            named.append(value)
-        elif isinstance(value, type | FunctionType):
-            modules.add(str(value.__module__))
-            if former := code_digest.earlier(value, MAIN):
-                found.add(("earlier", name, former))
+        elif isinstance(value, type | FunctionType) and (value.__module__ != MAIN or _is_readable(value)):
+            held.append((name, value))
         elif value is not None:
-            pickled = _pickled(value)
-            if pickled is None:
-                return None
-            found.add(("value", name, pickled))
+            values["value", name] = value
+    for (kind, name), value in values.items():
+        pickled = _pickled(value)
+        if pickled is None:
+            return None
+        found.add((kind, name, pickled[0]))
+        held += [(each.__qualname__, each) for each in pickled[1]]
+    for name, value in held:
+        if value.__module__ == MAIN:
+            named.append(value)
+            continue
+        modules.add(str(value.__module__))
+        if former := code_digest.earlier(value, MAIN):
+            found.add(("earlier", name, former))
     beside = (module for module in modules if code_digest.is_beside(module, MAIN))
     return found | {("module", module, code_digest.digest(module) or "") for module in beside}, named
+
+
+def _is_readable(thing: type | FunctionType) -> bool:
+    """True if a function or class is the user's, and its source is found."""
+    if thing.__module__ == MAIN:
+        return _node(thing) is not None
+    return code_digest.is_beside(str(thing.__module__), MAIN)
+
+
+def _kept(definition: Any, node: ast.stmt) -> Iterator[tuple[str, Any]]:
+    """Yield (name, value) of what a definition keeps, but its text and the notebook's values do not tell any more.
+
+    These are a class's attributes and the arguments' defaults: other cells have set the attribute, or have given other
+    values to the names by which it was computed. Left out is what the class itself sets, and a list, dict or set that
+    is written out: it may be filled while a run goes on.
+    """
+    made = {one.lineno: one for one in ast.walk(node) if isinstance(one, ast.FunctionDef)}
+    made |= {one.decorator_list[0].lineno: one for one in made.values() if one.decorator_list}
+    for function in _functions(definition):
+        here = made.get(function.__code__.co_firstlineno) if _is_within(function, definition) else None
+        if here is None:
+            continue
+        texts = [each for each in (*here.args.defaults, *here.args.kw_defaults) if each is not None]
+        given = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
+        for number, (text, value) in enumerate(zip(texts, given, strict=False)):
+            if not _says(text, value):
+                yield f"{function.__qualname__} {number}", value
+    if not isinstance(definition, type) or not isinstance(node, ast.ClassDef):
+        return
+    attributes = [each for each in ast.walk(node) if isinstance(each, ast.Attribute)]
+    own = {each.attr for each in attributes if not isinstance(each.ctx, ast.Load)}
+    written = {
+        target.id: part.value
+        for part in node.body
+        if isinstance(part, ast.Assign | ast.AnnAssign) and part.value is not None
+        for target in (part.targets if isinstance(part, ast.Assign) else [part.target])
+        if isinstance(target, ast.Name)
+    }
+    bound = {getattr(each, "name", getattr(each, "id", "")) for part in node.body for each in ast.walk(part)}
+    used = {each.attr for each in attributes}
+    for name, value in vars(definition).items():
+        if name in own or callable(value) or hasattr(value, "__func__") or hasattr(value, "fget"):
+            continue
+        set_elsewhere = name in used and name not in bound
+        if set_elsewhere or (name in written and not _says(written[name], value)):
+            yield name, value
+
+
+def _says(text: ast.expr, value: Any) -> bool:
+    """True if the text of a definition, and the notebook's values as they are now, tell a value that was computed when
+    it was defined."""
+    try:
+        said = ast.literal_eval(text)
+        return isinstance(said, list | dict | set) or (type(said) is type(value) and repr(said) == repr(value))
+    except (TypeError, ValueError):
+        pass
+    main = vars(sys.modules[MAIN])
+    named = [main[one.id] for one in ast.walk(text) if isinstance(one, ast.Name) and one.id in main]
+    if all(map(_is_of_library, named)):
+        return True
+    if not all(isinstance(one, ast.Name | ast.Attribute | ast.expr_context) for one in ast.walk(text)):
+        return False
+    first, *names = ast.unparse(text).split(".")
+    now = main.get(first)
+    for name in names:
+        now = getattr(now, name, None)
+    return now is value or _pickled(now) == _pickled(value) is not None
+
+
+def _is_of_library(thing: Any) -> bool:
+    """True if a value is a module, function or class that no edit of the user changes."""
+    name = thing.__name__ if isinstance(thing, ModuleType) else getattr(thing, "__module__", None)
+    is_code = isinstance(thing, ModuleType | type | FunctionType | BuiltinFunctionType)
+    return is_code and not code_digest.is_beside(str(name), MAIN)
 
 
 def _node(thing: Any) -> ast.stmt | None:
@@ -121,21 +212,46 @@ def _globals_of(node: ast.stmt) -> set[str]:
     return names
 
 
-def _pickled(value: Any) -> str | None:
-    """SHA-256 of a value; None if it can't be pickled."""
+def _pickled(value: Any) -> tuple[str, list[Any]] | None:
+    """Return the SHA-256 of a value, and the user's functions and classes in it, whose code its pickle names or holds
+    with the number of its kernel; None if it can't be pickled."""
     import cloudpickle
     import torch
+
+    held: list[Any] = []
 
     class Pickler(cloudpickle.Pickler):
         def reducer_override(self, thing: Any) -> Any:
             if type(thing) is torch.Tensor and thing.layout is torch.strided:  # its pickle holds an address
                 flat = thing.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
                 return tuple, ((str(thing.dtype), tuple(thing.shape), flat.numpy().tobytes()),)
+            behind = inspect.unwrap(thing) if callable(thing) else thing
+            if isinstance(behind, type | FunctionType) and _is_readable(behind):
+                held.append(behind)
+                return str, (f"{behind.__module__} {behind.__qualname__}",)
+            if isinstance(thing, type) and thing.__module__ == MAIN:  # a data class, say, without functions
+                parts = {name: part for name, part in vars(thing).items() if name not in OF_PROCESS}
+                return tuple, ((thing.__qualname__, thing.__bases__, parts),)
+            if isinstance(thing, CodeType):
+                return tuple, (tuple(getattr(thing, part) for part in OF_CODE),)
             return super().reducer_override(thing)
 
     file = io.BytesIO()
     try:
-        Pickler(file).dump(value)
+        Pickler(file).dump(_in_order(value))
     except Exception:  # each type has its own
         return None
-    return hashlib.sha256(file.getvalue()).hexdigest()
+    return hashlib.sha256(file.getvalue()).hexdigest(), held
+
+
+def _in_order(value: Any) -> Any:
+    """Return a value with lists for its sets, whose order is another one in each process; itself if it has none."""
+    if type(value) in (set, frozenset):
+        return type(value).__name__, sorted(map(_in_order, value), key=repr)
+    if type(value) not in (list, tuple, dict):
+        return value
+    parts = list(value.values()) if type(value) is dict else list(value)
+    ordered = list(map(_in_order, parts))
+    if all(map(operator.is_, ordered, parts)):
+        return value
+    return dict(zip(value, ordered, strict=True)) if type(value) is dict else type(value)(ordered)

@@ -136,6 +136,84 @@ def test_what_other_cells_put_around_the_definition_counts(cells: Callable[..., 
         assert None not in digests and digests[0] == digests[2] != digests[1]
 
 
+MINE = "class Mine:\n    n = {}\n    def f(self, x={}, *, y={}): return self.n\n"
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+@pytest.mark.parametrize("value", ["LAM", "LAM.real", "-LAM"])
+def test_values_that_a_definition_keeps_count(cells: Callable[..., Any], place: int, value: str) -> None:
+    """A value's cell that is run again does not change attributes and defaults before the definition's own cell is run,
+    too. The hash was that of the edited value, so that results of the earlier one were read for it."""
+    mine = MINE.format(*[value if number == place else "0.5" for number in range(3)])
+    before, edited = (notebook.digest(cells(f"LAM = {lam}\n", mine)) for lam in (1, 2))
+    later = notebook.digest(cells("LAM = 1\n", mine, "LAM = 2\n"))
+    assert None is not later not in (before, edited) and before != edited
+    again = notebook.digest(cells("LAM = 1.5\n", mine, "LAM = 1.5\n"))  # another object
+    assert again == notebook.digest(cells("LAM = 1.5\n", mine))
+
+
+def test_attributes_that_another_cell_sets_count(cells: Callable[..., Any]) -> None:
+    """Not those that the class itself sets or fills: a run would change the hash under which it is kept."""
+    mine = MINE.format("LAM", "LAM", "torch.relu") + "    def g(self): self.s.append(1); type(self).calls += 1\n"
+    sources = ("import torch\nLAM = 1\n", mine + "    s = [1]\n    calls = 0\n")
+    digests = [notebook.digest(cells(*sources, more)) for more in ("", "Mine.n = 3\n", "Mine.n = 4\n")]
+    assert None not in digests and len(set(digests)) == 3
+    assert notebook.digest(cells(*sources, "Mine.calls = 3\nMine.s.append(2)\nMine.z = 3\n")) == digests[0]
+    W = ("import torch\nW = torch.{}(3)\n", MINE.format("W", 1, 2))
+    kept = [notebook.digest(cells(W[0].format(which), W[1], *after)) for which, after in (("ones", ()), ("zeros", ()))]
+    assert notebook.digest(cells(W[0].format("ones"), W[1], W[0].format("zeros"))) not in (*kept, None)
+    bare = "class Mine:\n    def f(self): return self.n\n"
+    assert len({notebook.digest(cells(bare, f"Mine.n = {n}\n")) for n in (1, 2)} | {None}) == 3
+
+
+HELD = {
+    "partial": "from functools import partial\ndef g(k, x): return k * x\nh = partial(g, 2)\n",
+    "instance": "class A:\n    def __call__(self, x): return 2 * x\nh = A()\n",
+    "bound method": "class A:\n    def g(self, x): return 2 * x\nh = A().g\n",
+    "list": "def g(x): return 2 * x\nh = [g]\n",
+    "kept answers": "import functools\n@functools.cache\ndef g(x): return 2 * x\nh = {'a': g}\n",
+    "lambda": "h = lambda x: 2 * x\n",
+    "value of a lambda": "K = 2\nh = lambda x: K * x\n",
+    "closure": "def make(k): return lambda x: k * x\nh = make(2)\n",
+    "data class": "from dataclasses import dataclass\n@dataclass\nclass A:\n    k: int = 2\nh = A()\n",
+}
+
+
+@pytest.mark.parametrize("name", HELD)
+def test_functions_in_values_count_by_their_code(cells: Callable[..., Any], name: str) -> None:
+    """The same in another kernel, whose cells have other files, and an edit is another one."""
+    mine, digests = "class Mine:\n    def f(self, x): return h(x)\n", []
+    for source in (HELD[name], HELD[name], HELD[name].replace("2", "3")):
+        digests.append(notebook.digest(cells(source, mine)))
+    assert None is not digests[0] == digests[1] != digests[2]
+
+
+def test_sets_have_one_order_in_each_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    orders = [[0, 8], [8, 0]]  # one place in Python's table
+    assert list({*orders[0]}) != list({*orders[1]})
+    for wrapped in (lambda value: value, lambda value: [{"k": value}, 1]):
+        one, other = (notebook._pickled(wrapped({*order})) for order in orders)
+        assert one is not None and one == other
+
+
+def test_a_module_of_the_user_counts_in_values(
+    cells: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pickle has no more than the name of its functions: after an edit the results of the former were read."""
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    source = "def f(x): return 2 * x\nclass A:\n    def g(self, x): return 2 * x\n"
+    (tmp_path / "own_held.py").write_text(source)
+    module = importlib.import_module("own_held")
+    uses = "from functools import partial\nimport own_held\nh = {}\nclass Mine:\n    def f(self, x): return h(x)\n"
+    cell = [uses.format(value) for value in ("partial(own_held.f)", "[own_held.f]", "own_held.A()", "own_held.A().g")]
+    first = [notebook.digest(cells(each)) for each in cell]
+    (tmp_path / "own_held.py").write_text(source.replace("2 * x", "33 * x"))
+    importlib.reload(module)
+    edited = [notebook.digest(cells(each)) for each in cell]
+    assert None not in first + edited and len({*first, *edited}) == 8
+
+
 def test_a_module_of_the_user_counts_by_its_code(
     cells: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
