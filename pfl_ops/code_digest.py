@@ -14,11 +14,13 @@ import itertools
 import marshal
 import sys
 import sysconfig
-from collections.abc import Iterator
+import warnings
+from collections.abc import Collection, Iterator
 from functools import cache
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import CodeType, FunctionType
-from typing import Any
+from typing import Any, NamedTuple
 
 PLUGIN = "pfl_ops_plugin_"
 """Beginning of the names of plug-ins' modules; the rest is made from their bytes."""
@@ -95,6 +97,15 @@ without effect; or a helper of a network changed that it does not call. `pinned_
 of the partition (`test_partition`, `test_cut`), hold that no number moved.
 """
 
+PLAIN = (bool, int, float, complex, str, bytes, type(None))
+"""Types of constants."""
+
+OF_CODE = (
+    "co_name", "co_code", "co_names", "co_varnames", "co_freevars", "co_cellvars", "co_argcount",
+    "co_posonlyargcount", "co_kwonlyargcount", "co_flags",
+)  # fmt: skip
+"""Attributes of code that decide what it computes, beside its constants."""
+
 WORDS = {"title", "description"}
 """Keyword arguments of `Field` that only say something."""
 
@@ -119,19 +130,24 @@ def digest(name: str) -> str | None:
     if file is None:
         return None
     found: dict[str, str] = {}
+    read: dict[str, _Code] = {}
     waiting = [(name, file)]
     while waiting:
         module, path = waiting.pop()
         key = "" if module == name else module  # the name of a plug-in's module is made from its bytes
         if key in found:
             continue
-        found[key], imported = _read_as_loaded(module, path)
+        read[module] = _read_as_loaded(module, path)
+        found[key] = read[module].digest
         others = (thing for thing in _names_of(module) if getattr(thing, "__module__", None) != module)
         found[key] += "".join(sorted({text for thing in others if (text := earlier(thing, name))}))
-        for other in imported:
+        for other in read[module].imported:
             there = _file(other) if is_beside(other, name) else None
             if there is not None:
                 waiting.append((other, there))
+    stored = {attribute for code in read.values() for attribute in code.stored}
+    for module, code in read.items():
+        found["" if module == name else module] += _other_constants(module, code, stored)
     taken = hashlib.sha256(repr(sorted(found.items())).encode()).hexdigest()
     return EQUAL.get(taken, taken)
 
@@ -177,8 +193,18 @@ def _text(tree: ast.Module) -> str:
     return "\n".join(lines)
 
 
-_Code = tuple[str, tuple[str, ...]]
-"""SHA-256 of a module's code, names of what it imports."""
+class _Code(NamedTuple):
+    """A module's file, and how far the module that was loaded differs from it.
+
+    digest: SHA-256 of its code. imported: names of modules. constants: name -> number or text, as literals that nothing
+    else in the file replaces. stored: names of attributes that it sets, of whatever object.
+    """
+
+    digest: str
+    imported: tuple[str, ...] = ()
+    constants: tuple[tuple[str, str], ...] = ()
+    stored: frozenset[str] = frozenset()
+
 
 _found: dict[tuple[str, Path], tuple[object, list[CodeType], _Code]] = {}
 """Of each module that was read: its spec, of which each loading makes another one, and the code of its functions, which
@@ -194,6 +220,58 @@ def _read_as_loaded(module: str, path: Path) -> _Code:
     if known is None or known[0] is not spec or known[1] != functions:
         known = _found[module, path] = (spec, functions, _read(module, path))
     return known[2]
+
+
+def _other_constants(module: str, code: _Code, stored: Collection[str]) -> str:
+    """Return SHA-256 of the constants of a module that have another value than its file says; "": none has.
+
+    Another module, or a notebook, has set them, or the file was edited after it had been loaded. Left out are names of
+    attributes that some file sets (`stored`): their values may change while a run goes on.
+    """
+    there = sys.modules.get(module)
+    if there is None or module == "__main__":  # of a script: `notebook.values`
+        return ""
+    now = {name: vars(there).get(name) for name, _ in code.constants if name not in stored and hasattr(there, name)}
+    other = [(name, repr(now[name])) for name, text in code.constants if name in now and repr(now[name]) != text]
+    plain = [each for each in other if isinstance(now[each[0]], PLAIN)]
+    return hashlib.sha256(repr(plain).encode()).hexdigest() if plain else ""
+
+
+def _other_functions(module: str, source: bytes, path: Path) -> str:
+    """Return SHA-256 of the functions of a module that its file does not have; "": it has all.
+
+    The file was edited after it had been loaded. Functions of other files are decorators' or made by a call. Nothing is
+    said of modules whose code their loader changes.
+    """
+    there = sys.modules.get(module)
+    loader = type(getattr(there, "__loader__", None))
+    if getattr(loader, "source_to_code", None) is not SourceFileLoader.source_to_code:
+        return ""
+    loaded = [
+        content_of(code)
+        for thing in _names_of(module)
+        if getattr(thing, "__module__", None) == module
+        for code in _codes(thing)
+        if Path(code.co_filename).name == path.name
+    ]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # said when it was imported
+        written, waiting = set[str](), [compile(source, str(path), "exec", dont_inherit=True)]
+    while waiting:
+        code = waiting.pop()
+        written.add(content_of(code))
+        waiting += [const for const in code.co_consts if isinstance(const, CodeType)]
+    other = [each for each in loaded if each not in written]
+    return hashlib.sha256("\n".join(other).encode()).hexdigest() if other else ""
+
+
+def content_of(code: CodeType) -> str:
+    """Return what decides the results of code as text: without its file and its lines."""
+    parts = [repr(getattr(code, part)) for part in OF_CODE]
+    for const in code.co_consts:
+        text = content_of(const) if isinstance(const, CodeType) else repr(const)
+        parts.append(repr(sorted(map(repr, const))) if isinstance(const, frozenset) else text)
+    return f"({' '.join(parts)})"
 
 
 def _functions(module: str) -> Iterator[CodeType]:
@@ -212,10 +290,13 @@ def _names_of(module: str) -> list[object]:
 
 
 def _codes(thing: object) -> Iterator[CodeType]:
-    """The code of a function, or of the functions of a class."""
+    """The code of a function, or of the functions of a class, without their decorators."""
     for part in list(vars(thing).values()) if isinstance(thing, type) else [thing]:
-        if isinstance(part, FunctionType):
-            yield part.__code__
+        function = part.__func__ if isinstance(part, staticmethod | classmethod) else part
+        function = function.fget if isinstance(function, property) else function
+        function = inspect.unwrap(function) if callable(function) else function
+        if isinstance(function, FunctionType):
+            yield function.__code__
 
 
 def earlier(thing: object, root: str) -> str:
@@ -254,9 +335,33 @@ def _read(module: str, path: Path) -> _Code:
         package = module if path.name == "__init__.py" else module.rpartition(".")[0]
         imported = tuple(dict.fromkeys(imported_by(tree, package)))
         text = _text(tree).encode()
+        other = "" if module.startswith("pfl_ops.") else _other_functions(module, source, path)
     except (SyntaxError, ValueError, RecursionError):  # no code of Python's, or nested too deep for this: its bytes
-        return hashlib.sha256(source).hexdigest(), ()
-    return hashlib.sha256(text).hexdigest(), imported
+        return _Code(hashlib.sha256(source).hexdigest())
+    attributes = (one.attr for one in ast.walk(tree) if isinstance(one, ast.Attribute) and _is_set(one))
+    digest = hashlib.sha256(text).hexdigest() + other
+    return _Code(digest, imported, tuple(_constants(tree)), frozenset(attributes))
+
+
+def _constants(tree: ast.Module) -> Iterator[tuple[str, str]]:
+    """Yield (name, value) of the numbers and texts that a module names once and for all, values as Python writes them.
+
+    >>> list(_constants(ast.parse("A = -1\\nB = 'b'\\nC = 0\\ndef f():\\n    global C\\n    C += A")))
+    [('A', '-1'), ('B', "'b'")]
+    """
+    bound = [one.id for one in ast.walk(tree) if isinstance(one, ast.Name) and _is_set(one)]
+    for part in tree.body:
+        targets = part.targets if isinstance(part, ast.Assign) else [getattr(part, "target", None)]
+        if isinstance(part, ast.Assign | ast.AnnAssign) and part.value is not None and len(targets) == 1:
+            name = getattr(targets[0], "id", "")
+            with contextlib.suppress(ValueError, TypeError):
+                value = ast.literal_eval(part.value)
+                if bound.count(name) == 1 and isinstance(value, PLAIN):
+                    yield name, repr(value)
+
+
+def _is_set(node: ast.Name | ast.Attribute) -> bool:
+    return not isinstance(node.ctx, ast.Load)
 
 
 def imported_by(tree: ast.AST, package: str = "") -> Iterator[str]:

@@ -18,11 +18,6 @@ MAIN = "__main__"
 
 OF_PROCESS = ("__dict__", "__weakref__", "__module__", "__doc__", "_abc_impl")
 """Attributes of a class that its text does not say."""
-OF_CODE = (
-    "co_code", "co_consts", "co_names", "co_varnames", "co_freevars", "co_cellvars", "co_argcount",
-    "co_posonlyargcount", "co_kwonlyargcount", "co_flags",
-)  # fmt: skip
-"""Attributes of code that decide what it computes: without its file, which has the kernel's number."""
 
 Part: TypeAlias = tuple[str, str, str]
 """(kind, name, digest) of something that a definition is made of."""
@@ -233,7 +228,7 @@ def _pickled(value: Any) -> tuple[str, list[Any]] | None:
                 parts = {name: part for name, part in vars(thing).items() if name not in OF_PROCESS}
                 return tuple, ((thing.__qualname__, thing.__bases__, parts),)
             if isinstance(thing, CodeType):
-                return tuple, (tuple(getattr(thing, part) for part in OF_CODE),)
+                return str, (code_digest.content_of(thing),)
             return super().reducer_override(thing)
 
     file = io.BytesIO()

@@ -2,6 +2,7 @@
 
 import csv
 import hashlib
+import importlib
 import subprocess
 import sys
 from collections.abc import Callable
@@ -123,6 +124,63 @@ def test_modules_in_the_interpreter_itself_do_not_count(digest: Callable[..., st
     assert digest(mine=mine) == hashlib.sha256(repr([("", alone)]).encode()).hexdigest()
 
 
+LOADED = """import functools
+K: int = -2
+def f(x): return 2 * x
+@functools.cache
+def g(x): return [y * 3 for y in x]
+class A:
+    @staticmethod
+    def h(x): return x if x in {"a", "b", "c"} else lambda: 4
+    @property
+    def p(self): return "5"
+"""
+
+
+def test_a_module_that_was_edited_after_it_was_loaded_is_not_its_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first run came after the edit: the result of the code that was loaded had the hash of the edited file, and
+    the next process, which loaded that, read it. An edit of words alone is none."""
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    file = tmp_path / "own_edited.py"
+
+    def digest(loaded: str, now: str) -> str | None:
+        file.write_text(loaded)
+        monkeypatch.delitem(sys.modules, "own_edited", raising=False)
+        importlib.invalidate_caches()
+        importlib.import_module("own_edited")
+        file.write_text(now)
+        return code_digest.digest("own_edited")
+
+    first = digest(LOADED, LOADED)
+    assert digest(LOADED, "# one more line\n" + LOADED) == first
+    for old, new in [("2 *", "22 *"), ("-2", "-3"), ("* 3", "* 4"), ('"c"', '"d"'), ("4", "44"), ('"5"', '"6"')]:
+        edited = LOADED.replace(old, new)
+        assert edited != LOADED and len({first, digest(edited, edited), digest(LOADED, edited), None}) == 4
+
+
+def test_constants_that_another_module_sets_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a notebook does with `helper.K = 3`. Not those that a file sets, which a run may change while it goes on."""
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "own_constants.py").write_text(
+        "import own_user\nK = 1\nC = 0\nD = 0\nL = None\ndef f():\n    global C\n    C += K\n"
+    )
+    (tmp_path / "own_user.py").write_text("N = 'n'\ndef g(module):\n    module.D = 1\n")
+    module: Any = importlib.import_module("own_constants")
+    taken = [code_digest.digest("own_constants")]
+    for owner, name, value in ((module, "K", 2), (module, "L", 0.5), (sys.modules["own_user"], "N", "m")):
+        with monkeypatch.context() as changed:
+            changed.setattr(owner, name, value)
+            taken.append(code_digest.digest("own_constants"))
+    assert len(set(taken)) == 4 and None not in taken
+    module.f()
+    module.own_user.g(module)
+    module.L = [1]  # no constant: it may be filled
+    assert module.C == module.D == 1 and code_digest.digest("own_constants") == taken[0]
+
+
 def test_code_that_is_nested_too_deep_counts_by_its_bytes(digest: Callable[..., str]) -> None:
     deep = "x = " + " + ".join(["1"] * 700)
     assert digest(mine=deep) != digest(mine=deep + "  # words count then")
@@ -132,7 +190,7 @@ def test_a_method_is_its_module_and_the_helpers_that_it_imports(monkeypatch: pyt
     read: set[str] = set()
     original = code_digest._read
 
-    def noted(module: str, path: Path) -> tuple[str, tuple[str, ...]]:
+    def noted(module: str, path: Path) -> code_digest._Code:
         read.add(module)
         return original(module, path)
 
