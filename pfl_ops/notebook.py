@@ -1,4 +1,7 @@
-"""Digests of classes and functions that a notebook's cells define: the same in each kernel, as long as the code is."""
+"""Digests of classes and functions that a notebook's cells define: the same in each kernel, as long as the code is.
+
+Of a script the digest of its file counts, and `values`.
+"""
 
 import ast
 import hashlib
@@ -8,8 +11,9 @@ import linecache
 import operator
 import symtable
 import sys
+from argparse import Namespace
 from collections.abc import Iterator
-from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
+from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType, SimpleNamespace
 from typing import Any, TypeAlias
 
 from pfl_ops import code_digest
@@ -45,6 +49,59 @@ def digest(thing: Any) -> str | None:
         found |= read[0]
         waiting += read[1]
     return hashlib.sha256(repr(sorted(found)).encode()).hexdigest()
+
+
+def values(thing: Any) -> str:
+    """Return the SHA-256 of the numbers and texts that a definition in a script uses, and its text leaves open.
+
+    These are globals that are computed, as of arguments of the command, or set more than once, as by a loop; and what
+    definitions keep, see `_kept`. Lists and the like are left out: they may be filled while a run goes on.
+
+    Args:
+        thing: a class or function of the script.
+    Returns:
+        64 hexadecimal digits; "": there are none.
+    """
+    found: dict[str, str] = {}
+    waiting, seen = [thing], set[int]()
+    while waiting:
+        definition = waiting.pop()
+        node = None if id(definition) in seen else _node(definition)
+        seen.add(id(definition))
+        if node is None:
+            continue
+        said = _said(definition)
+        for name in _globals_of(node) - said:
+            value = inspect.unwrap(vars(sys.modules[MAIN]).get(name, ...))
+            if isinstance(value, type | FunctionType) and value.__module__ == MAIN:
+                waiting.append(value)
+            elif isinstance(value, Namespace | SimpleNamespace):  # of argparse
+                used = {one.attr for one in ast.walk(node) if isinstance(one, ast.Attribute)}
+                found |= {f"{name}.{one}": repr(part) for one, part in vars(value).items() if one in used}
+            elif _is_plain(value):
+                found[name] = repr(value)
+        kept = _kept(definition, node)
+        found |= {f"{definition.__qualname__}.{name}": repr(value) for name, value in kept if _is_plain(value)}
+    return hashlib.sha256(repr(sorted(found.items())).encode()).hexdigest() if found else ""
+
+
+def _said(definition: Any) -> set[str]:
+    """Names of a definition's file that are set once, by an expression without names or calls."""
+    code = _code(definition)
+    tree = ast.parse("".join(linecache.getlines(code.co_filename)) if code else "")
+    names = [one.id for one in ast.walk(tree) if isinstance(one, ast.Name) and not isinstance(one.ctx, ast.Load)]
+    written = {
+        getattr(part.targets[0] if isinstance(part, ast.Assign) else part.target, "id", "")
+        for part in tree.body
+        if isinstance(part, ast.Assign | ast.AnnAssign) and part.value is not None
+        if not any(isinstance(one, ast.Name | ast.Call) for one in ast.walk(part.value))
+    }
+    return {name for name in written if names.count(name) == 1}
+
+
+def _is_plain(value: Any) -> bool:
+    """True for a number or text, or a tuple of these."""
+    return all(map(_is_plain, value)) if isinstance(value, tuple) else isinstance(value, code_digest.PLAIN)
 
 
 def _read(definition: Any) -> tuple[set[Part], list[Any]] | None:
@@ -167,7 +224,7 @@ def _is_of_library(thing: Any) -> bool:
 
 def _node(thing: Any) -> ast.stmt | None:
     """The last definition of a class or function in the cell that holds its code."""
-    code = next((each.__code__ for each in _functions(thing) if _is_within(each, thing)), None)
+    code = _code(thing)
     if code is None or "<locals>" in thing.__qualname__:
         return None
     try:
@@ -176,6 +233,11 @@ def _node(thing: Any) -> ast.stmt | None:
         return None
     nodes = [node for node in tree.body if getattr(node, "name", None) == thing.__name__]
     return nodes[-1] if nodes else None
+
+
+def _code(thing: Any) -> CodeType | None:
+    """The code of a function, or of one of a class's own; None: it has none."""
+    return next((each.__code__ for each in _functions(thing) if _is_within(each, thing)), None)
 
 
 def _functions(thing: Any) -> Iterator[FunctionType]:

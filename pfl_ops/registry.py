@@ -144,12 +144,17 @@ class Registry(Generic[T]):
             ) from error
 
     def digest(self, name: str) -> str:
-        """SHA-256 of the code that `name` is: of its file (`code_digest`) or of a notebook's cells (`notebook`).
+        """SHA-256 of the code that `name` is: of its file (`code_digest`), of a script and the values it uses, or
+        of a notebook's cells (`notebook`).
 
         Where neither can be read it is of the definition itself, and differs each time that this is made.
         """
         thing: Any = self.get(name)
-        found = code_digest.digest(self.builtin.get(name) or _origin(thing)[0]) or notebook.digest(definition(thing))
+        module = self.builtin.get(name) or _origin(thing)[0]
+        found = code_digest.digest(module)
+        if found is not None and module == notebook.MAIN and (values := notebook.values(definition(thing))):
+            return hashlib.sha256(f"{found} {values}".encode()).hexdigest()
+        found = found or notebook.digest(definition(thing))
         if found is not None:
             return found
         import cloudpickle

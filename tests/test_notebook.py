@@ -3,12 +3,14 @@
 import importlib
 import itertools
 import linecache
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import fork_server
 import pandas as pd
 import pytest
 
@@ -311,6 +313,45 @@ def test_the_registry_asks_for_it(cells: Callable[..., Any]) -> None:
         table.add("mine", cells(DECO, CELL))
         digests.append(table.digest("mine"))
     assert digests[0] == digests[1]
+
+
+SCRIPT = """import sys
+from argparse import Namespace
+from pfl_ops.data.partition import PARTITIONS, partition
+K = 2 * 2
+FILLED = []
+N = int(sys.argv[1])
+args = Namespace(alpha=float(N), out=sys.argv[2])
+def used(x): return x * N + K + M + args.alpha + len(FILLED)
+@partition("of_a_script")
+def stripes(labels, n_clients, *, rng): return used(labels)
+for M in (0, 1, 0):
+    FILLED.append(M)
+    print(PARTITIONS.digest("of_a_script"))
+"""
+
+
+def test_values_that_a_script_uses_count(tmp_path: Path) -> None:
+    """Of a loop and of the command's arguments. The file's digest was the same, so that the first value's result was
+    read for all of them. What the definition does not use (`out`), and a list that is filled, do not count."""
+    (tmp_path / "script.py").write_text(SCRIPT)
+
+    def digests(*arguments: str) -> list[str]:
+        argv = [*fork_server.python(), str(tmp_path / "script.py"), *arguments]
+        return subprocess.run(argv, capture_output=True, text=True, check=True).stdout.split()
+
+    one, other, again = digests("1", "a"), digests("2", "a"), digests("1", "b")
+    assert one == again and one[0] == one[2] and len({*one, *other}) == 4
+
+
+def test_values_that_the_text_of_a_script_says_do_not_count(cells: Callable[..., Any]) -> None:
+    """The hashes of scripts without others stay as they were."""
+    source = "import math\nK = 2 * 2\nT = (1, 'a')\ndef g(x): return x * math.pi\nclass Mine:\n    n = K\n"
+    mine = source + "    def f(self, x=T): return g(x) * K * self.n\n"
+    assert notebook.values(cells(mine)) == ""
+    further = ("K = 3\n", "Mine.n = 3\n", "def f(K): K = 2\n", "T = (1, 'b')\n")
+    digests = {notebook.values(cells(mine + more)) for more in further}
+    assert len(digests) == 4 and "" not in digests
 
 
 def test_trials_do_not_begin_with_what_a_notebook_defines(cells: Callable[..., Any]) -> None:
