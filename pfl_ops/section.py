@@ -40,6 +40,13 @@ class Section(BaseModel):
         frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False, protected_namespaces=()
     )
 
+    @classmethod
+    def __pydantic_init_subclass__(cls, **_: Any) -> None:
+        """Refuse a field that `plain_values` would leave out: runs with all its values would have one hash."""
+        for name, field in cls.model_fields.items():
+            if field.exclude:
+                raise PflOpsError(f"{cls.__name__}.{name} must not have exclude=True: a run's hash has each setting")
+
     def __setattr__(self, name: str, value: Any) -> None:
         raise PflOpsError(
             f"'{name}' is not changed in place; experiment.override({{PATH: value}}) returns another experiment, as in "

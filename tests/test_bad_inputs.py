@@ -124,6 +124,7 @@ FILES: dict[str, str | bytes] = {
     "named.py": method("../../up"),
     "field.py": method("bad_field", field="strength: object() = 1"),
     "default.py": method("bad_default", field="strength: float = Field(2.0, le=1)"),
+    "excluded.py": method("excluded", field="strength: float = Field(2.0, exclude=True)"),
     "loss.py": "from pfl_ops import register\n\n\n@register('bad_mean')\ndef mean(net, w, x, y):\n"
     "    return net(w, x).mean()\n\n\n@register('bad_call')\ndef call(net, w, x, y):\n    return net[0]\n"
     "\n\n@register('good')\ndef good(net, w, x, y):\n    return (net(w, x)[:, 0] - y).square()\n",
@@ -479,6 +480,7 @@ PLUGINS = [
     Bad("loss_method", f"run fedrod {SMALL}loss.py --set training.loss=good", "fedrod needs training.loss=cross"),
     Bad("loss_option", f"{PLUGIN}loss_option.py", "called as loss(net, w, x, y); give 'delta' a default value"),
     Bad("loss_arguments", f"{PLUGIN}loss_arguments.py", "no loss(net, w, x, y) and no partition(labels, n_clients)"),
+    Bad("excluded", f"{PLUGIN}excluded.py", "strength must not have exclude=True: a run's hash has"),
     Bad("default", "run bad_default --plugin {folder}/default.py", "algorithm.strength must be a number <= 1, got 2.0"),
 ]
 METHODS = [
