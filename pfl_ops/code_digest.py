@@ -367,6 +367,8 @@ def _is_set(node: ast.Name | ast.Attribute) -> bool:
 def imported_by(tree: ast.AST, package: str = "") -> Iterator[str]:
     """Names of the modules that code of a package imports, inside functions too, their packages included.
 
+    So does `import_module` with the name as a text.
+
     >>> list(imported_by(ast.parse("def f(): from os import path")))
     ['os', 'os', 'os.path']
     """
@@ -378,6 +380,10 @@ def imported_by(tree: ast.AST, package: str = "") -> Iterator[str]:
             above = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
             start = ".".join([*above, *([node.module] if node.module else [])])
             names = [start, *(f"{start}.{alias.name}" for alias in node.names)]
+        elif isinstance(node, ast.Call) and _name_of(node.func) in ("import_module", "__import__"):
+            given = [text.value for text in node.args[:1] if isinstance(text, ast.Constant)]
+            with contextlib.suppress(ImportError):  # relative to another package than its own
+                names = [importlib.util.resolve_name(str(name), package) for name in given]
         for name in names:
             parts = name.split(".")
             yield from (".".join(parts[:n]) for n in range(1, len(parts) + 1))
@@ -456,7 +462,10 @@ def _is_words(child: object, parent: ast.AST, field: str) -> bool:
             isinstance(child, ast.Expr) and isinstance(child.value, ast.Constant) and isinstance(child.value.value, str)
         )
     if isinstance(child, ast.keyword) and isinstance(parent, ast.Call):
-        function = parent.func
-        name = function.id if isinstance(function, ast.Name) else getattr(function, "attr", "")
-        return name == "Field" and child.arg in WORDS
+        return _name_of(parent.func) == "Field" and child.arg in WORDS
     return False
+
+
+def _name_of(function: ast.expr) -> str:
+    """The last name of a function that is called."""
+    return function.id if isinstance(function, ast.Name) else str(getattr(function, "attr", ""))

@@ -96,10 +96,14 @@ def digest(tmp_path: Path) -> Callable[..., str]:
 
 def test_helpers_count_wherever_they_are_imported(digest: Callable[..., str]) -> None:
     files = {
-        "mine": "import helper\ndef f():\n    from lab.deep import g\n",
+        "mine": "import helper\ndef f():\n    from lab.deep import g\n    importlib.import_module('named')\n"
+        "    import_module('.other', 'lab')\n",
         "helper": "x = 1",
         "lab__deep": "from . import deeper\nfrom .deeper import y\nimport wave\n",  # without __init__: a namespace
-        "lab__deeper": "y = 1",
+        "lab__deeper": "y = 1\nz = __import__('lab.deepest')\ndef f(): return import_module('.beside', __package__)",
+        "lab__deepest": "y = 1",
+        "lab__beside": "y = 1",
+        "named": "y = 1",
         "stranger": "z = 1",
     }
     first = digest(**files)
@@ -107,7 +111,9 @@ def test_helpers_count_wherever_they_are_imported(digest: Callable[..., str]) ->
     assert digest(helper="x = 1  # one") == first
     assert digest(helper="x = 2") != first
     assert digest(helper="x = 1") == first
-    assert digest(lab__deeper="y = 2") != first
+    assert digest(lab__deeper=files["lab__deeper"].replace("y = 1", "y = 2")) != first
+    assert digest(lab__deeper=files["lab__deeper"]) == first
+    assert len({first, *(digest(**{name: "y = 2"}) for name in ("lab__deepest", "lab__beside", "named"))}) == 4
 
 
 def test_installed_packages_do_not_count_wherever_they_lie(digest: Callable[..., str]) -> None:
