@@ -63,6 +63,8 @@ def load_suites(files: Sequence[Path], taken: Collection[str] = ()) -> tuple[Sui
                 raise PflOpsError(
                     f"{shown}: suite '{echo(suite.name)}' would have the results file of '{other}'; choose another name"
                 )
+            if isinstance(suite.published, PublishedFile):  # as it is now: this process may have read it before an edit
+                suite = replace(suite, published=PublishedFile(suite.published.path))
             try:
                 check_suite(suite)
             except Exception as error:  # the user's data, of which anything may be of a wrong type

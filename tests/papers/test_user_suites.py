@@ -125,6 +125,15 @@ def test_numbers_are_read_on_the_driver_only(example: Callable[..., Path]) -> No
         load_suites([file])
 
 
+def test_published_numbers_are_those_of_the_file_as_it_is_now(example: Callable[..., Path]) -> None:
+    """After an edit of the CSV file alone, the claim was judged on the former numbers until the session ended."""
+    place = "local", "test/L1/local/mean"
+    (before,) = load_suites([example()])
+    (now,) = load_suites([example(csv=("97.5", "60.5"))])
+    assert [suite.published[place].value for suite in (before, now)] == [97.5, 60.5]
+    assert [verdict.status for suite in (before, now) for verdict in suite.judged()] == ["holds", "does not hold"]
+
+
 GRID, EXHIBITS = 'Grid(rows=("method",), columns=("measure",))', '__import__("pfl_ops").papers.exhibits.'
 WRONG = {
     "name": ('name="ours/table1"', 'name="table1"', "suite 'table1': the name of a suite is PAPER/EXHIBIT"),
