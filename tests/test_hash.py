@@ -158,6 +158,32 @@ def test_one_hash_is_pinned() -> None:
     assert fingerprint({"a": 1, "seed": 3}, without=["seed"]) == fingerprint({"a": 1})
 
 
+@pytest.mark.parametrize(
+    ("method", "changes", "digest"),
+    [
+        ("fedavg", {}, "b48d6dbd0903f6fcbd4a96456b14e122854ce8dc2bed5f5240a1f8b48734c962"),
+        (
+            "fliu",
+            {"evaluation.split": "validation", "training.rounds": 200},
+            "217972a25eb22f17fbf643cf1e05ced65130bae8fb7a2cc280b3f93a4e3f61eb",
+        ),
+        (
+            "fedfomo",
+            {"training.optimiser": "adam"},
+            "29150ed11b0a52603851b08e2f575a4c5ac31229ec3148e27d9b19266649345c",
+        ),
+    ],
+)
+def test_settings_keep_their_digest(method: str, changes: dict[str, Any], digest: str) -> None:
+    """Of whole experiments, without their code (`test_code_digest`). A field that is added stays out of the identity at
+    the value that all earlier runs had: another digest here means that all finished runs are computed again."""
+    experiment = Experiment.of(method, dataset="digits", **changes)
+    assert fingerprint(experiment.identity(), without=("code",)) == digest
+    assert experiment.override({"evaluation.stages": ["L2", "G", "L1"]}).hash == experiment.hash
+    orders = (["L1", "G"], ["G", "L1", "G"])
+    assert len({experiment.hash, *(experiment.override({"evaluation.stages": each}).hash for each in orders)}) == 2
+
+
 def test_it_does_not_depend_on_how_the_experiment_was_written(base: Experiment) -> None:
     assert Experiment.from_yaml(base.to_yaml()).hash == base.hash
     assert base.override({"training.lr": "5e-2", "training.momentum": 0}).hash == base.hash
