@@ -1,9 +1,11 @@
 """The identity of a run: what moves it, and what must not."""
 
 import inspect
+import itertools
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -201,6 +203,7 @@ def test_equal_values_have_one_hash(base: Experiment) -> None:
     assert one.resolved == other.resolved and Experiment.from_yaml(other.to_yaml()) == one
     zero, negative = (base.override({"algorithm.lam": value}) for value in (0.0, -0.0))
     assert zero == negative and zero.hash == negative.hash
+    assert fingerprint({"a": [{"b": (0.0,)}]}) == fingerprint({"a": [{"b": (-0.0,)}]})
 
 
 def test_the_parts_of_a_user_s_partition_have_one_order(tmp_path: Path) -> None:
@@ -366,6 +369,26 @@ def test_runs_say_how_test_data_were_divided(own_data: Path, tmp_path: Path) -> 
         for pooled in (False, True)
     }
     assert [key for key, is_divided in divided.items() if not is_divided] == [("test", False)]
+
+
+def test_rules_for_texts_and_many_classes() -> None:
+    """Windows of a text are held out from its end; of a hundred classes only a drawn sample can lack some."""
+    natural = Experiment.of("fedavg", dataset="mnist", partition="natural", **{"evaluation.split": "validation"})
+    images = unread(natural.data)
+    assert images is not None
+    codes = [identity(natural, data=replace(images, overlap=overlap))["code"].keys() for overlap in (0, 80)]
+    assert [sorted(code & {"held_out", "sampling"}) for code in codes] == [["held_out"], ["sampling"]]
+    for final, subset in itertools.product(("all", 500), (None, "auto")):
+        given = {"evaluation.final": final, "evaluation.subset": subset}
+        many = Experiment.of("fedavg", dataset="cifar100", **given)
+        drawn = "sampling" in identity(many, data=unread(many.data))["code"]
+        assert drawn == ((final, subset) != ("all", None))
+
+
+def test_code_of_users_counts_where_the_engine_asks_for_it(base: Experiment) -> None:
+    """A loss of one's own, and under Adam the rule for a pull, which a method of one's own may have."""
+    code = base.override({"training.loss": "hash_loss", "training.optimiser": "adam"}).identity()["code"]
+    assert len(code["loss"]) == 64 and code["pull"] == "difference"
 
 
 def test_sampling_rules_count_where_data_are_uneven(own_data: Path) -> None:

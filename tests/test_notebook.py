@@ -109,6 +109,8 @@ def test_the_definition_that_was_run_last_counts(cells: Callable[..., Any]) -> N
     """In one kernel, with the helper's cell run again alone as well."""
     edited = CELL.replace("range(3)", "range(4)")
     assert notebook.digest(cells(DECO, CELL, edited)) == notebook.digest(cells(DECO, edited))
+    twice = notebook.digest(cells(DECO + CELL + edited))  # in one cell
+    assert None is not twice == notebook.digest(cells(DECO + edited))
     helper = "def scaled(x):\n    return x\n"
     assert notebook.digest(cells(DECO, CELL, helper)) != notebook.digest(cells(DECO, CELL))
 
