@@ -8,7 +8,8 @@ from typing import Literal, TypeAlias
 import pandas as pd
 
 from pfl_ops import metrics
-from pfl_ops.results import SUMMED, At, Result
+from pfl_ops.metric_keys import SUMMED_COSTS
+from pfl_ops.results import At, Result
 from pfl_ops.statistics import LEVEL as LEVEL
 from pfl_ops.statistics import Difference, anytime, mean_std, paired, to_the_first
 from pfl_ops.units import check_target
@@ -76,7 +77,7 @@ class Line:
 
         Of bytes and seconds the last round's are the sums over all rounds.
         """
-        if at == "final" and metric in SUMMED and not self.diverged:
+        if at == "final" and metric in SUMMED_COSTS and not self.diverged:
             return self.cost(metric)
         each = ((run.seed, run.value(metric, at)) for run in self.counted_runs)
         return {seed: value for seed, value in each if value is not None}

@@ -13,8 +13,9 @@ import numpy as np
 from pfl_ops import metrics
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.federation.state.checkpoint import Record
+from pfl_ops.metric_keys import totals
 from pfl_ops.registry import plugin_source, plugins
-from pfl_ops.results import CLIENTS, totals
+from pfl_ops.results import CLIENTS
 from pfl_ops.system.scratch import scratch
 from pfl_ops.tracking.spools.requests import RequestedRun, RunEnd
 

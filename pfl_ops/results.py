@@ -3,7 +3,7 @@
 import math
 import operator
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -17,6 +17,7 @@ from pfl_ops.config.identity import code_line, differing_code, fingerprint
 from pfl_ops.energy import Effort, grid, linear
 from pfl_ops.errors import PflOpsError, count, echo, in_a_line, unknown
 from pfl_ops.federation.settings import ALL_UP_TO
+from pfl_ops.metric_keys import FINAL_PREFIXES, TIME_COSTS, TOTAL_PREFIX, parts_of_below, tracked_as
 from pfl_ops.metrics import Split
 from pfl_ops.units import check_target
 
@@ -29,15 +30,6 @@ if TYPE_CHECKING:
 
 
 VIEWS = {"Acc(L)": "local", "Acc(G)": "global"}
-LAST = ("final/", "best/", "reached/")
-"""Beginnings of the keys that are computed once, when a run is over."""
-SECONDS = ("cost/train_seconds", "cost/eval_seconds")
-BYTES = ("cost/up_bytes", "cost/down_bytes")
-"""Costs of a round: training and evaluation; sent by all clients, and to all of them."""
-SUMMED = (*BYTES, *SECONDS)
-"""Costs that are compared by their sum over all rounds."""
-TOTAL = "total/"
-"""Beginning of the keys of these sums, which a run gets once, when it is over: total/cost/up_bytes."""
 COMMON = "pfl_ops.common"
 """Tag of the test of a study's choice, in a comparison: "<digest>, 12 trials: training.lr training.optimiser"."""
 CODE_TAG, CONTENT_TAG = "pfl_ops.code", "pfl_ops.content"
@@ -280,7 +272,7 @@ class Result:
     @cached_property
     def final(self) -> dict[str, float]:
         """The `final/…`, `best/…` and `reached/…` keys of `metrics`."""
-        return {key: value for key, value in self.metrics.items() if key.startswith(LAST)}
+        return {key: value for key, value in self.metrics.items() if key.startswith(FINAL_PREFIXES)}
 
     def global_model(self) -> "dict[str, Tensor] | None":
         """G of the last round by parameter name; None where the method has none."""
@@ -455,9 +447,8 @@ class Result:
     def by_round(self, key: str) -> dict[int, float]:
         """Return {round: value} where it was evaluated and is in memory; "…/below_95" is counted from rho_95."""
         key = self.key(key)
-        stem, _, last = key.rpartition("/")
-        if last.startswith("below_"):
-            scored, above = self.by_round(f"{stem}/clients"), self.by_round(f"{stem}/{last.replace('below', 'rho')}")
+        if parts := parts_of_below(key):
+            scored, above = map(self.by_round, parts)
             return {t: scored[t] - above[t] for t in above if t in scored}
         if key not in self.history:
             return {}
@@ -472,12 +463,12 @@ class Result:
     def _sum(self, key: str) -> float | None:
         """The sum of a cost over the rounds in memory; if these have none, the one that was tracked at the end."""
         values = self.history[key].dropna() if key in self.history else ()
-        return math.fsum(values) if len(values) else self.metrics.get(f"{TOTAL}{key}")
+        return math.fsum(values) if len(values) else self.metrics.get(f"{TOTAL_PREFIX}{key}")
 
     @property
     def seconds(self) -> float:
         """Seconds of its training and evaluation; NaN: not tracked, or not read."""
-        found = self.spent(*SECONDS)
+        found = self.spent(*TIME_COSTS)
         return math.nan if found is None else found
 
     def curve(self, stage: str = "L1", view: str = "local", statistic: str = "mean") -> "pd.Series":
@@ -554,36 +545,6 @@ class Result:
         if key not in self.rounds:
             raise unknown("tracked value", key, map(str, self.rounds))
         return self.rounds[key].dropna()
-
-
-def totals(rounds: Iterable[Mapping[str, float]]) -> dict[str, float]:
-    """Return the sums of the costs of these rounds by their tracked keys.
-
-    >>> totals([{"cost/up_bytes": 8.0, "train/lr": 0.1}, {"cost/up_bytes": 4.0}])
-    {'total/cost/up_bytes': 12.0}
-    """
-    each = list(rounds)
-    spent = {key: [values[key] for values in each if key in values] for key in SUMMED}
-    return {f"{TOTAL}{key}": math.fsum(values) for key, values in spent.items() if values}
-
-
-def tracked_as(key: str, stages: Mapping[str, str]) -> str:
-    """Return the tracked key of a measure where stages have names of a suite's own.
-
-    >>> tracked_as("test/P/local/mean", {"P": "L2"})
-    'test/L2/local/mean'
-    """
-    parts = key.split("/")
-    return "/".join(stages.get(part, part) if i == 1 else part for i, part in enumerate(parts))
-
-
-def tracked_keys(key: str, stages: Mapping[str, str] | None = None) -> list[str]:
-    """Return the tracked keys whose history a measure or a curve needs; none for a last value."""
-    name, mark, _ = tracked_as(key, stages or {}).replace("#", "@").partition("@")
-    stem, _, last = name.rpartition("/")
-    if last.startswith("below_"):
-        return [f"{stem}/clients", f"{stem}/{last.replace('below', 'rho')}"]
-    return [name] if mark else []
 
 
 def energy_table(

@@ -5,7 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pfl_ops.errors import PflOpsError, format_bytes
-from pfl_ops.metrics import STATISTICS, WORST_OF_LARGE, summands
+from pfl_ops.metric_keys import summands
+from pfl_ops.metrics import STATISTICS, WORST_OF_LARGE
 
 MIB = 2**20  # bytes
 

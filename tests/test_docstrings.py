@@ -152,7 +152,7 @@ def areas() -> dict[str, dict[str, Any]]:
         | functions("data.partition") | functions("data.cut") | functions("data.balance"),
         "networks": {name: MODELS.get(name).network for name in MODELS.builtin}
         | functions("models.base") | functions("models.backbone") | functions("models.weights"),
-        "statistics": functions("metrics"),
+        "statistics": functions("metrics") | functions("metric_keys") | functions("federation.scoring.synthetic"),
         "experiment": {"Experiment": Experiment} | methods(Experiment) | functions("config.experiment"),
     }  # fmt: skip
 

@@ -32,6 +32,7 @@ LAYERS: Layers = [
     ({"config"}, False),
     ({"algorithms"}, False),
     ({"federation", "units"}, False),
+    ({"metric_keys"}, False),
     ({"data", "models", "metrics", "statistics", "energy"}, False),
     (
         {

@@ -32,10 +32,11 @@ from pfl_ops.federation.loop.diverged import Diverged
 from pfl_ops.federation.method.checked import MethodError
 from pfl_ops.federation.settings import Execution
 from pfl_ops.federation.state import checkpoint, durable
+from pfl_ops.metric_keys import SUMMED_COSTS, TOTAL_PREFIX
 from pfl_ops.models import build
 from pfl_ops.registry import load_plugin
 from pfl_ops.reports.comparison.tracked import select
-from pfl_ops.results import DIVERGED, SUMMED, TOTAL
+from pfl_ops.results import DIVERGED
 from pfl_ops.tracking.runs.finished import experiment_of, read_ahead, result_of
 from pfl_ops.tracking.runs.store import Store
 from pfl_ops.tracking.target.run_info import RunInfo
@@ -345,14 +346,16 @@ def test_a_run_in_mlflow_answers_as_the_run_on_disk(result: runs.Result, store: 
         assert getattr(found, name) == getattr(result, name), name
     assert repr(found) == repr(result) and found.curve().tolist() == result.curve().tolist()
     assert found.value("acc") == result.value("acc") == result.final["final/test/L1/acc"]
-    costs = {key: result.spent(key) for key in SUMMED}
-    assert None not in costs.values() and {key: found.spent(key) for key in SUMMED} == costs
+    costs = {key: result.spent(key) for key in SUMMED_COSTS}
+    assert None not in costs.values() and {key: found.spent(key) for key in SUMMED_COSTS} == costs
     assert found.seconds == pytest.approx(result.seconds)
     assert read_ahead(store, found, ()).history.empty, "the sums were tracked at the end"
-    older = replace(found, metrics={key: value for key, value in found.metrics.items() if not key.startswith(TOTAL)})
-    assert older.spent(*SUMMED) is None and math.isnan(older.seconds)
+    older = replace(
+        found, metrics={key: value for key, value in found.metrics.items() if not key.startswith(TOTAL_PREFIX)}
+    )
+    assert older.spent(*SUMMED_COSTS) is None and math.isnan(older.seconds)
     older = read_ahead(store, older, ())
-    assert set(older.history) == set(SUMMED) and {key: older.spent(key) for key in SUMMED} == costs
+    assert set(older.history) == set(SUMMED_COSTS) and {key: older.spent(key) for key in SUMMED_COSTS} == costs
     took_part = result.source.simulation().participants.tolist()
     assert 1 <= len(took_part) < 4
     for k in range(4):

@@ -7,10 +7,11 @@ With n = 2 it is Cauchy's: P(T_1 ≤ t) = 1/2 + arctan(t)/π, 97.5 % point tan(0
 
 import math
 
+import numpy as np
 import pytest
 from scipy.stats import ttest_ind
 
-from pfl_ops.statistics import holm, interval, mean_std, paired
+from pfl_ops.statistics import holm, interval, mean_std, non_dominated, paired
 
 T2 = 0.95 * math.sqrt(2) / math.sqrt(1 - 0.95**2)
 
@@ -76,3 +77,9 @@ def test_holm_by_hand() -> None:
     assert holm([0.6, 0.9]) == [1.0, 1.0]
     assert holm([0.02, None, 0.01]) == [0.02, None, 0.02]
     assert holm([]) == []
+
+
+def test_the_pareto_front() -> None:
+    points = [[1, 5], [2, 4], [2, 3], [0, 5], [3, 0], [math.nan, 9], [1, 5]]
+    assert non_dominated(points).tolist() == [True, True, False, False, True, False, True]
+    assert non_dominated(np.empty((0, 2))).tolist() == []

@@ -9,7 +9,7 @@ from rich.table import Table
 from pfl_ops.cli.output import print_whole, say
 from pfl_ops.comparison import Line
 from pfl_ops.display.tables import chance
-from pfl_ops.metrics import is_neutral
+from pfl_ops.metric_keys import is_neutral
 from pfl_ops.reports.comparison.compared import (
     SECONDS,
     TRAFFIC,

@@ -8,7 +8,8 @@ from itertools import product
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pfl_ops.errors import count
-from pfl_ops.metrics import ENOUGH, ERROR, SAMPLES, STAGES, in_percent, summands
+from pfl_ops.metric_keys import summands
+from pfl_ops.metrics import ENOUGH, ERROR, SAMPLES, STAGES, in_percent
 from pfl_ops.statistics import LEVEL, mean_std
 from pfl_ops.units import difference_title, exact, heading, mebibytes, part_of, signed, unit_of, with_unit
 

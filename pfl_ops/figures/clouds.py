@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from pfl_ops import metrics
 from pfl_ops.errors import PflOpsError
 from pfl_ops.figures import canvas, style
 from pfl_ops.figures.bands import moments, numbers, repetitions
@@ -26,6 +25,7 @@ from pfl_ops.figures.parts import (
     within_shares,
     wrapped,
 )
+from pfl_ops.statistics import non_dominated
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -56,7 +56,7 @@ def scatter(
     seen = looks(clouds, colours)
     found = {name: moments(cloud) for name, cloud in clouds.items()}
     means = np.array([mean for mean, _ in found.values()])
-    unbeaten = metrics.pareto(means)
+    unbeaten = non_dominated(means)
     with style.style():
         figure, axes = canvas.single(6.6, 5.0)
         covering = [int((np.abs(means[i + 1 :] - mean) < 1e-9).all(axis=1).sum()) for i, mean in enumerate(means)]

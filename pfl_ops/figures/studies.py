@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from pfl_ops import metrics
 from pfl_ops.figures import canvas, style
 from pfl_ops.figures.onerun import VIEWS, stage_colours
 from pfl_ops.figures.parts import percent_axis, whole_numbers, within_shares
+from pfl_ops.statistics import non_dominated
 from pfl_ops.units import PERCENT, heading, unit_of
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def pareto(
     """
     table = np.asarray(points, dtype=np.float64).reshape(-1, 2)
     texts = [str(i) for i in range(len(table))] if labels is None else [str(label) for label in labels]
-    front = metrics.pareto(table)
+    front = non_dominated(table)
     shades, (first, second, _) = style.current(), stage_colours().values()
     with style.style():
         figure, axes = canvas.single(5.4, 4.6)

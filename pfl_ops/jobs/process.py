@@ -26,7 +26,7 @@ from pfl_ops.jobs.report import (
     failing_as_text,
 )
 from pfl_ops.jobs.work import Work
-from pfl_ops.metrics import error_key, summands
+from pfl_ops.metric_keys import error_key, summands
 from pfl_ops.probe.memory import keep_within
 
 JOB = "job"  # key of a configuration: the `Payload`

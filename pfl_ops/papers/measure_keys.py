@@ -2,16 +2,16 @@
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
-from pfl_ops import metrics
+from pfl_ops import metric_keys, metrics
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.errors import PflOpsError, echo, unknown
 from pfl_ops.papers.suite import Measure, Suite
-from pfl_ops.results import HIGHEST, tracked_as
+from pfl_ops.results import HIGHEST
 from pfl_ops.units import PERCENT, unit_of
 
-OTHERS = ("train/loss", "train/lr", *metrics.COSTS, "cost/clients")
+OTHERS = ("train/loss", "train/lr", *metric_keys.COSTS, "cost/clients")
 """Tracked keys that are no scores."""
 NOTE = re.compile(r"method/[a-z][a-z0-9_]*/(?:mean|std|min|max|q10|q50|q90|online/mean|stragglers/mean)")
 """The key of a note, see `metrics.noted`."""
@@ -57,9 +57,19 @@ def check_tracked(suite: Suite, names: Iterable[str]) -> None:
     """
     cells = [(suite.stages(cell), _tracked(suite.experiment(cell))) for cell in suite.cells]
     for name in names:
-        known = [(tracked_as(name, stages), there) for stages, there in cells]
+        known = [(metric_keys.tracked_as(name, stages), there) for stages, there in cells]
         if not NOTE.fullmatch(name) and not any(key in there for key, there in known):
             raise unknown("number of a run", *known[0])
+
+
+def history_keys(key: str, stages: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the tracked keys whose history a measure or a curve needs; none for a last value.
+
+    >>> history_keys("test/P/acc@90", {"P": "L2"}), history_keys("test/L1/acc", {})
+    (('test/L2/acc',), ())
+    """
+    name, mark, _ = metric_keys.tracked_as(key, stages).replace("#", "@").partition("@")
+    return metric_keys.parts_of_below(name) or ((name,) if mark else ())
 
 
 def bounds(key: str) -> tuple[float, float]:
@@ -93,7 +103,7 @@ def _problem(measure: Measure) -> str:
 def _tracked(experiment: Experiment) -> list[str]:
     """The keys that a run of this experiment may track, but for the notes of its method."""
     evaluation = experiment.evaluation
-    scores = metrics.scores(evaluation.split, evaluation.synthetic, evaluation.eps)
+    scores = metric_keys.scores(evaluation.split, evaluation.synthetic, evaluation.eps)
     pooled = [key.removesuffix("mean") for key in scores if key.endswith("/global/mean")]
     counted = [key.replace("/rho_", "/below_") for key in scores if "/rho_" in key]
     errors = [f"{start}{name}" for start in pooled for name in (metrics.SAMPLES, metrics.ERROR)]

@@ -25,7 +25,8 @@ from pfl_ops.csv_text import to_csv
 from pfl_ops.data.datasets import here, unread
 from pfl_ops.errors import PflOpsError, in_a_line
 from pfl_ops.files import alone_in, write_named
-from pfl_ops.metrics import ROUNDING, acc_sum, summands
+from pfl_ops.metric_keys import summands
+from pfl_ops.metrics import ROUNDING, acc_sum
 from pfl_ops.papers import overrides
 from pfl_ops.papers.measure_keys import bounds
 from pfl_ops.papers.suite import SCALES, Cell, CellResults, Changes, Divergences, KeptRuns, ScaleName, Suite

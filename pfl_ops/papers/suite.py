@@ -7,7 +7,7 @@ from functools import cached_property, partial
 from itertools import product
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-from pfl_ops import metrics
+from pfl_ops import metric_keys
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.config.precedence import excluded
 from pfl_ops.errors import PflOpsError, unknown
@@ -109,8 +109,8 @@ class Measure:
     def __post_init__(self) -> None:
         if self.better is None:
             key = self.key.partition("#")[0]
-            low = "@" in key or metrics.smaller_is_better(key)
-            object.__setattr__(self, "better", "" if metrics.is_neutral(key) else "low" if low else "high")
+            low = "@" in key or metric_keys.smaller_is_better(key)
+            object.__setattr__(self, "better", "" if metric_keys.is_neutral(key) else "low" if low else "high")
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
-from pfl_ops import metrics, spaces
+from pfl_ops import metric_keys, metrics, spaces
 from pfl_ops.data.datasets import DATASETS
 from pfl_ops.errors import LONGEST_PATH, PflOpsError, check_name, echo, in_a_line, place, unknown
 from pfl_ops.papers.claims import Claim
@@ -309,7 +309,7 @@ def _check_rule(suite: Suite) -> None:
     for label, cell in rule.cells.items():
         experiment = suite.experiment(suite.cell(cell)).override(rule.before.get(label, {}))
         evaluation = experiment.evaluation
-        known = metrics.scores("validation", evaluation.synthetic, evaluation.eps)
+        known = metric_keys.scores("validation", evaluation.synthetic, evaluation.eps)
         if rule.metric not in known:
             raise unknown(f"validation score (rule {echo(rule.name)})", rule.metric, known)
         spaces.check(spaces.from_dict(rule.ranges(label), f"rule {echo(rule.name)}, {echo(label)}"), experiment)

@@ -4,7 +4,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from pfl_ops.metrics import STAGES, is_neutral
+from pfl_ops.metric_keys import is_neutral
+from pfl_ops.metrics import STAGES
 from pfl_ops.statistics import mean_std
 from pfl_ops.units import MIB, unit_of
 

@@ -5,6 +5,7 @@ Here a value belongs to a repetition (a seed); `metrics` has the statistics over
     fixed     mean, t interval, paired t test, Holm's correction: the number of seeds is fixed beforehand
     anytime   e-processes, confidence sequences: seeds may be added until the answer is clear
     ranks     agreement of two orders: Kendall's τ
+    dominance comparison by several values at once: the Pareto front
 """
 
 from pfl_ops.statistics.anytime import Evidence as Evidence
@@ -15,6 +16,7 @@ from pfl_ops.statistics.anytime import confidence_sequence as confidence_sequenc
 from pfl_ops.statistics.anytime import e_bh as e_bh
 from pfl_ops.statistics.anytime import e_process as e_process
 from pfl_ops.statistics.anytime import e_process_above as e_process_above
+from pfl_ops.statistics.dominance import non_dominated as non_dominated
 from pfl_ops.statistics.fixed import ALIKE as ALIKE
 from pfl_ops.statistics.fixed import LEVEL as LEVEL
 from pfl_ops.statistics.fixed import Difference as Difference

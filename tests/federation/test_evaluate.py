@@ -14,6 +14,7 @@ from pfl_ops.federation.loop.build import make_task, make_trainer
 from pfl_ops.federation.method.contract import Models, Net
 from pfl_ops.federation.scoring import grouping
 from pfl_ops.federation.scoring.evaluate import Groups, Scorer, Scores
+from pfl_ops.federation.scoring.synthetic import Companions
 from pfl_ops.federation.settings import Evaluation, Training, UniformParticipation
 from pfl_ops.federation.training.feed import Feed
 
@@ -173,15 +174,15 @@ def test_the_last_round_may_stand_on_fewer_samples(stack: int | None, final: int
 
 @WAYS
 def test_synthetic_from_own_samples_to_everybodys(stack: int | None) -> None:
-    """c = 0 is the local view, c = 100 the global one; in between, by the companions that `metrics` draws."""
+    """c = 0 is the local view, c = 100 the global one; in between, by the companions of each."""
     s = scorer(stack, synthetic=(0, 50, 100))
     answers = [0, 1, 2, 0]
     found = s.score([each(s, answers)], pooled=True)
     close(found.synthetic[0], [3 / 4, 2 / 3, NONE, 0.0])
     close(found.synthetic[100], [3 / 8, 3 / 8, 2 / 8, 3 / 8])
-    expected = []
+    companions, expected = Companions(4, 0, np.arange(4)), []
     for k, answer in enumerate(answers):
-        joined = [label for j in [k, *metrics.companions(k, 4, 50, seed=0)] for label in HELD[j]]
+        joined = [label for j in companions.with_own(k, 50) for label in HELD[j]]
         expected.append(joined.count(answer) / len(joined) if joined else NONE)
     close(found.synthetic[50], expected)
     shared = s.score([Models(always(1, s.trainer.task.initial))], pooled=False)

@@ -9,9 +9,10 @@ from toy_suite import ACC, TOY
 
 from pfl_ops.errors import PflOpsError
 from pfl_ops.papers import Level, Scale, Suite, all_suites, find
+from pfl_ops.papers.measure_keys import history_keys
 from pfl_ops.papers.substitute import BATCH, CLIENTS, ROUNDS, SAMPLES
 from pfl_ops.papers.suite import differences
-from pfl_ops.results import Result, tracked_keys
+from pfl_ops.results import Result
 
 MERGED_AT_SMOKE = {"drdm/fig3", "drdm/fig4", "fedavg2rep/table3", "fedavg2rep/table4", "fedavg2rep/fig7", "fedas/fig7"}
 
@@ -180,7 +181,7 @@ def test_the_highest_round_of_a_curve():
     history = pd.DataFrame({"test/L1/local/mean": [0.2, 0.7, 0.4]}, index=[1, 2, 3])
     assert Result.of_numbers(0, {}, history=history).value("test/L1/local/mean#best", unit=100.0) == pytest.approx(70.0)
     assert Result.of_numbers(0, {}).value("test/L1/local/mean#best") is None
-    assert tracked_keys("test/L1/local/mean#best") == ["test/L1/local/mean"]
+    assert history_keys("test/L1/local/mean#best", {}) == ("test/L1/local/mean",)
 
 
 def test_every_published_number_has_its_cell_and_measure():

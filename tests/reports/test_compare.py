@@ -24,6 +24,7 @@ from pfl_ops.comparison import Line, ordered
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.display.tables import chance
 from pfl_ops.errors import PflOpsError
+from pfl_ops.metric_keys import SUMMED_COSTS
 from pfl_ops.reports import numbers as numbers_module
 from pfl_ops.reports.comparison import compare as compare_module
 from pfl_ops.reports.comparison import compared_cards
@@ -47,7 +48,6 @@ from pfl_ops.reports.comparison.labels import group_titles, labels
 from pfl_ops.reports.numbers import in_unit, mean_mebibytes, rounds_text, spread, target_title, title_of
 from pfl_ops.reports.pages.document import Document, Picture, Table, Text
 from pfl_ops.reports.pages.html import to_html
-from pfl_ops.results import SUMMED
 from pfl_ops.results import Result as FinishedRun
 from pfl_ops.tracking import RunInfo, Store
 from pfl_ops.tracking.runs.finished import choice_tag
@@ -393,7 +393,7 @@ def test_rounds_are_read_only_for_what_needs_them(made: Any, shelf: Any) -> None
     """
     runs = [made("fedavg", 0), made("fliu", 1), made("fliu", 0)]
     for run in runs[1:]:
-        run.metrics.update({f"total/{key}": 7.0 for key in SUMMED})
+        run.metrics.update({f"total/{key}": 7.0 for key in SUMMED_COSTS})
     older = runs[0].run_id
     curves = {older: {"cost/up_bytes": [math.nan, 3.0, 4.0], "cost/train_seconds": [math.nan, 3.0, 4.0]}}
 
@@ -402,8 +402,8 @@ def test_rounds_are_read_only_for_what_needs_them(made: Any, shelf: Any) -> None
         found = go(kept, with_clients=False, **{"with_curves": False, **how})
         assert all(set(line.cost(key).values()) == {7.0} for line in found.lines for key in curves[older])
         keys = {run: {key.removeprefix("test/L1/") for key in keys} for run, keys in kept.asked}
-        assert set(SUMMED) <= keys[older]
-        return [keys.get(run.run_id, set()) - set(SUMMED) for run in runs]
+        assert set(SUMMED_COSTS) <= keys[older]
+        return [keys.get(run.run_id, set()) - set(SUMMED_COSTS) for run in runs]
 
     best, own = {"acc", "local/mean"}, {"local/mean"}
     assert asked() == [best, set(), best]
@@ -417,7 +417,7 @@ def test_no_curves_are_drawn_unless_they_were_asked_for(made: Any, shelf: Any, s
     """A page had those of one repetition as "means of 2 repetitions", or ended in a KeyError where runs have sums."""
     runs = [made(method, seed) for method in ("fedavg", "fliu") for seed in (0, 1)]
     for run in runs if sums else ():
-        run.metrics.update({f"total/{key}": 7.0 for key in SUMMED})
+        run.metrics.update({f"total/{key}": 7.0 for key in SUMMED_COSTS})
     curves = {run.run_id: {"test/L1/local/mean": [0.1, 0.4], "cost/up_bytes": [math.nan, 8.0]} for run in runs}
 
     def drawn(**how: Any) -> list[str]:

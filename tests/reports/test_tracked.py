@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 
 from pfl_ops.errors import PflOpsError
+from pfl_ops.metric_keys import SUMMED_COSTS
 from pfl_ops.reports.comparison.fairness import grouped
 from pfl_ops.reports.comparison.tracked import select
-from pfl_ops.results import SUMMED, Result
+from pfl_ops.results import Result
 from pfl_ops.tracking import RunInfo
 from pfl_ops.tracking.runs.finished import choice_tag, read_ahead, result_of
 from pfl_ops.tracking.target.run_info import PARENT
@@ -219,10 +220,12 @@ def test_the_beginning_of_a_hash_means_the_run_by_itself(made: Any, shelf: Any) 
 def test_only_the_metrics_that_are_compared_are_read(made: Any, shelf: Any) -> None:
     run = made()
     store = shelf([run], {run.run_id: {"test/L1/acc": [0.1, 0.2]}})
-    found = read_ahead(store, replace(select(store).runs[0], metrics={f"total/{key}": 1.0 for key in SUMMED}), ["acc"])
+    found = read_ahead(
+        store, replace(select(store).runs[0], metrics={f"total/{key}": 1.0 for key in SUMMED_COSTS}), ["acc"]
+    )
     assert store.asked == [(run.run_id, ("test/L1/acc",))] and list(found.history) == ["test/L1/acc"]
     found = read_ahead(store, select(store).runs[0], ["acc"])
-    assert store.asked[1:] == [(run.run_id, tuple(sorted({*SUMMED, "test/L1/acc"})))]
+    assert store.asked[1:] == [(run.run_id, tuple(sorted({*SUMMED_COSTS, "test/L1/acc"})))]
     assert found.history["test/L1/acc"].tolist() == [0.1, 0.2] and found.history["cost/up_bytes"].isna().all()
     with pytest.raises(PflOpsError, match=r"run 'fliu-seed0': clients.parquet can't be read \(run .* has no artifact"):
         _ = found.clients

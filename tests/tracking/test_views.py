@@ -6,7 +6,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from pfl_ops import metrics
+from pfl_ops import metric_keys, metrics
 from pfl_ops.tracking import Store, newest_pages
 from pfl_ops.tracking.descriptions import notes, questions
 from pfl_ops.tracking.descriptions.views import TAG, Chart, View, missing, run_address, tags, view_address
@@ -210,8 +210,8 @@ def test_the_curves_that_matter_come_first(store):
         questions.trials("s", ["test/L1/acc"], ["max"], [], [], ["L1"])[0],
     ):
         lines = [chart.metrics[0] for chart in dict(shown.sections)["Over rounds"]]
-        assert lines == sorted(lines, key=metrics.place)
-        assert [key.removeprefix("val/").removeprefix("test/") for key in lines[:4]] == list(metrics.CURVES[:4])
+        assert lines == sorted(lines, key=metric_keys.place)
+        assert [key.removeprefix("val/").removeprefix("test/") for key in lines[:4]] == list(metric_keys.CURVES[:4])
 
 
 def test_slow_rounds_begin_with_the_same_curves(store, monkeypatch):

@@ -16,8 +16,9 @@ from toy_suite import ACC, TOY
 
 from pfl_ops.federation.settings import Device
 from pfl_ops.jobs.resources import ResourceShare
+from pfl_ops.metric_keys import TIME_COSTS
 from pfl_ops.papers.claims import Claim, decided
-from pfl_ops.results import SECONDS, Result
+from pfl_ops.results import Result
 from pfl_ops.statistics import e_process_above
 from pfl_ops.tuning.resources.resource_request import ResourceRequest
 from pfl_ops.tuning.suites import deciding, reproducing, reproduction
@@ -32,7 +33,7 @@ LABELS = {"method": ["a", "b", "c"]}
 def outcomes(seconds: Mapping[str, float], **values: list[float]) -> dict[str, list[Result]]:
     return {
         name: [
-            Result.of_numbers(seed, {ACC: value}, history=pd.DataFrame({SECONDS[0]: [seconds.get(name, 1.0)]}))
+            Result.of_numbers(seed, {ACC: value}, history=pd.DataFrame({TIME_COSTS[0]: [seconds.get(name, 1.0)]}))
             for seed, value in enumerate(some)
         ]
         for name, some in values.items()

@@ -25,6 +25,7 @@ from pfl_ops.federation.method.contract import Models
 from pfl_ops.federation.misuse import MisuseError, StackingError, kind, name_of, repeatable
 from pfl_ops.federation.scoring.fingerprint import Fingerprint, fingerprints
 from pfl_ops.federation.scoring.grouping import operations, own_at_once, shared_at_once
+from pfl_ops.federation.scoring.synthetic import Companions, accuracy_by_client, alike, s_accuracy
 from pfl_ops.federation.settings import ALL_UP_TO, Evaluation
 from pfl_ops.federation.training.feed import Feed
 from pfl_ops.federation.training.train import Trainer
@@ -132,7 +133,7 @@ class Scorer:
         self._last: tuple[Models, int, bool, Tensor] | None = None
         self._answered: dict[int, OwnAnswers] = {}
         self._shown_samples: dict[bool, Shown] = {}
-        self._tested: dict[int, tuple[metrics.Companions, np.ndarray]] = {}
+        self._tested: dict[int, tuple[Companions, np.ndarray]] = {}
 
     def score(self, models: Iterable[Models], *, pooled: bool, full: bool = False) -> Scores:
         """Scores of one stage.
@@ -364,18 +365,18 @@ class Scorer:
         if not self.settings.synthetic:
             return
         companions, owner = self._companions(pool)
-        accuracy, sizes = metrics.by_client(right.cpu().numpy(), owner, len(companions.tested))
+        accuracy, sizes = accuracy_by_client(right.cpu().numpy(), owner, len(companions.tested))
         accuracy = np.broadcast_to(accuracy, (len(clients), len(companions.tested)))
-        sizes = metrics.alike(sizes) if self.settings.equal_tests else sizes
+        sizes = alike(sizes) if self.settings.equal_tests else sizes
         for c in self.settings.synthetic:
             values = scores.synthetic.setdefault(c, self._nothing())
-            values[self._positions(clients)] = metrics.joined(accuracy, sizes, c, clients, companions)
+            values[self._positions(clients)] = s_accuracy(accuracy, sizes, c, clients, companions)
 
-    def _companions(self, pool: Tensor) -> tuple[metrics.Companions, np.ndarray]:
+    def _companions(self, pool: Tensor) -> tuple[Companions, np.ndarray]:
         """The clients with samples in a pool, and for each of its samples the position of its client, [n]."""
         if len(pool) not in self._tested:
             tested, owner = np.unique(self._owner[pool].cpu().numpy(), return_inverse=True)
-            self._tested[len(pool)] = metrics.Companions(self.n_clients, self._seed, tested), owner
+            self._tested[len(pool)] = Companions(self.n_clients, self._seed, tested), owner
         return self._tested[len(pool)]
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from pfl_ops import metrics
+from pfl_ops import metric_keys
 from pfl_ops.comparison import TARGETED, Line, Test, Values, ordered
 from pfl_ops.config.arguments import ArgumentError, checked
 from pfl_ops.csv_text import to_csv
@@ -41,7 +41,7 @@ from pfl_ops.reports.comparison.labels import group_titles, labels
 from pfl_ops.reports.comparison.tracked import SelectedRuns, select
 from pfl_ops.reports.numbers import order_text, title_of
 from pfl_ops.reports.pages.document import Document
-from pfl_ops.results import BYTES, DIVERGED, At, Result
+from pfl_ops.results import DIVERGED, At, Result
 from pfl_ops.tracking import Store
 from pfl_ops.tracking.runs.finished import read_ahead
 from pfl_ops.units import check_target
@@ -188,7 +188,7 @@ def compare(
         metric = _checked(metric, meant, at)
         usual = metric or _usual(meant, at)
         rounds = {aim} if target is not None else set()
-        rounds |= {usual, aim, "acc", "local/mean", "global/mean", *BYTES} if with_curves else set()
+        rounds |= {usual, aim, "acc", "local/mean", "global/mean", *metric_keys.TRAFFIC_COSTS} if with_curves else set()
         first = {run.group: run for run in sorted(chosen.runs, key=lambda run: -run.seed)}
         progress = {*SCORES.values(), "cost/train_seconds"}
         runs = [
@@ -214,8 +214,8 @@ def compare(
 
 def _check_target(target: float, metric: str) -> None:
     """Raise if a target of this metric says nothing: every run reaches it, or none can."""
-    if metrics.smaller_is_better(metric) or metrics.is_neutral(metric):
-        how = "neither better large nor small" if metrics.is_neutral(metric) else "better the smaller it is"
+    if metric_keys.smaller_is_better(metric) or metric_keys.is_neutral(metric):
+        how = "neither better large nor small" if metric_keys.is_neutral(metric) else "better the smaller it is"
         raise PflOpsError(f"a target is a value to rise to, and {metric} is {how}")
     check_target(target, metric)
 
@@ -384,7 +384,7 @@ def _ordered(
             return False
         return not differing(a.runs[0], b.runs[0], metric) and same_partitions(a.runs, b.runs)
 
-    smaller, ranked = metrics.smaller_is_better(metric), not metrics.is_neutral(metric)
+    smaller, ranked = metric_keys.smaller_is_better(metric), not metric_keys.is_neutral(metric)
     found = ordered(
         lines, values, test, smaller=smaller, ranked=ranked, alike=alike, withdrawn=lambda line: _has_one_of(late, line)
     )
@@ -408,7 +408,7 @@ def _checked(metric: str | None, runs: Sequence[Result], at: At) -> str | None:
     tracked = {key.removeprefix("final/") for run in runs for key in run.metrics}
     full = sorted(key for key in tracked if not key.startswith(("best/", "reached/", "pfl_ops/")))
     short = {key.split("/", i)[-1] for key in full if key.startswith(("val/", "test/")) for i in (1, 2)}
-    close = metrics.completed(metric, [*full, *short]) or nearest(metric, [*full, *short])
+    close = metric_keys.completed(metric, [*full, *short]) or nearest(metric, [*full, *short])
     hint = f"did you mean '{close}'?" if close else f"for example {', '.join(full[:3])}"
     raise PflOpsError(f"none of these runs has a metric '{echo(metric)}'; {hint}")
 

@@ -6,7 +6,7 @@ from datetime import datetime
 
 import pandas as pd
 
-from pfl_ops import metrics
+from pfl_ops import metric_keys, metrics
 from pfl_ops.comparison import EQUAL, LEVEL, Line, Test
 from pfl_ops.display.tables import chance
 from pfl_ops.errors import count, sentence
@@ -77,9 +77,9 @@ def ahead(c: ComparisonData, group: Group, line: Line) -> str:
     if line.difference is not None:
         return signed(line.difference.difference, group.metric) if line.difference.n else "no common seed"
     ranked = [one for one in group.lines if one.is_ranked(group.metric, c.at)]
-    if len(ranked) < 2 or line not in ranked or metrics.is_neutral(group.metric):
+    if len(ranked) < 2 or line not in ranked or metric_keys.is_neutral(group.metric):
         return "–"
-    smaller = metrics.smaller_is_better(group.metric)
+    smaller = metric_keys.smaller_is_better(group.metric)
     if group.fair and all(one.is_behind(smaller=smaller) for one in ranked if one.difference):
         return BEST
     means = [round(mean_std(one.values(group.metric, c.at).values())[0], EQUAL) for one in ranked]
@@ -388,9 +388,9 @@ def highest(c: ComparisonData, group: Group, metric: str) -> tuple[Line, ...]:
 
     (): the group is not fair, all lines with a value have the same mean, or no mean is better than another one.
     """
-    if metrics.is_neutral(metric):
+    if metric_keys.is_neutral(metric):
         return ()
-    sign, unit = -1 if metrics.smaller_is_better(metric) else 1, unit_of(metric)
+    sign, unit = -1 if metric_keys.smaller_is_better(metric) else 1, unit_of(metric)
     there = [line for line in group.lines if line.is_ranked(metric, c.at)] if group.fair else []
     means = [
         sign * round(mean_std(in_unit(line.values(metric, c.at), metric).values())[0], unit.digits) for line in there

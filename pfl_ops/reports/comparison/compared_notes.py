@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from pfl_ops import metrics
+from pfl_ops import metric_keys, metrics
 from pfl_ops.comparison import Line
 from pfl_ops.display.tables import covered, loss_notes, sampling_notes
 from pfl_ops.errors import count
@@ -21,7 +21,7 @@ def best_notes(c: ComparisonData, group: Group) -> tuple[str, ...]:
     The last round is scored on more, so that its score may be above that of the best round, even if it is that round.
     """
     found = [OPTIMISTIC] if c.at == "best" else []
-    error = metrics.error_key(f"/{group.metric}")  # tracked where the samples are a subset
+    error = metric_keys.error_key(f"/{group.metric}")  # tracked where the samples are a subset
     names = (name for line in group.lines for run in line.runs for name in run.metrics)
     if error and any(name.startswith("best/") and name.endswith(error) for name in names):
         found.append(SUBSET)
@@ -77,7 +77,7 @@ def scored_notes(group: Group) -> tuple[str, ...]:
 
 def p_notes(c: ComparisonData, group: Group) -> tuple[str, ...]:
     """Return a line each on p values of fewer seeds than a line has, and on lines or metrics without one."""
-    if metrics.is_neutral(group.metric):
+    if metric_keys.is_neutral(group.metric):
         return (f"{group.metric} is neither better large nor small: there is no best line, and no p value",)
     few: dict[tuple[int, int], list[str]] = {}
     for line in group.lines:

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 import pandas as pd
 
-from pfl_ops import metrics
 from pfl_ops.comparison import PARTLY_SCORED, Line
+from pfl_ops.metric_keys import SUMMED_COSTS, TRAFFIC_COSTS
 from pfl_ops.reports.comparison.comparison_data import ComparisonData, Group
 from pfl_ops.reports.numbers import target_title, title_of
 from pfl_ops.reports.pages.document import Panel, Picture
-from pfl_ops.results import BYTES, SUMMED
+from pfl_ops.statistics import non_dominated
 from pfl_ops.units import MIB, PERCENT, part_of, unit_of
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def pictures(c: ComparisonData, group: Group, name: Callable[[str], str]) -> Ite
         caption = f"{_over_rounds(grid.values())}{_left_out(curved, shown.values())}"
         yield _curves(name("curves"), caption, grid, labels, colours, "round", True)
     if is_other and metric not in shown.values() and (bands := _in_unit(_bands(curved, metric), metric)):
-        caption = _over_rounds([bands], f"{title}{' so far' if metric in SUMMED else ''}")
+        caption = _over_rounds([bands], f"{title}{' so far' if metric in SUMMED_COSTS else ''}")
         caption += _left_out(curved, [metric])
         yield _curves(name("metric"), caption, {title: bands}, labels, colours, "round", False, title)
     clouds = {line.label: cloud for line in group.lines if len(cloud := _cloud(line, c)) and not line.unfinished}
@@ -168,7 +168,7 @@ def _scatter(name: str, clouds: Mapping[str, np.ndarray]) -> Picture:
         "Own data against pooled data: each repetition as a dot, the means as marks, and the Pareto front of the means."
     )
     labels = list(clouds)
-    front = metrics.pareto(np.array([cloud.mean(axis=0) for cloud in clouds.values()]))
+    front = non_dominated(np.array([cloud.mean(axis=0) for cloud in clouds.values()]))
     named = labels if len(labels) <= MOST_LINES else [label for label, on in zip(labels, front, strict=True) if on]
     legend = figures.colours(named[:MOST_LINES])
     colours = dict.fromkeys(labels, figures.REST) | legend
@@ -218,7 +218,7 @@ def _in_unit(bands: Bands, metric: str) -> dict[str, Band]:
     """Bands in the unit of the metric's title; of bytes and seconds, which are compared by their sums, sums so far."""
     factor = unit_of(metric).factor
     return {
-        label: (x, factor * (values.cumsum(axis=1) if metric in SUMMED else values))
+        label: (x, factor * (values.cumsum(axis=1) if metric in SUMMED_COSTS else values))
         for label, (x, values) in bands.items()
     }
 
@@ -226,8 +226,8 @@ def _in_unit(bands: Bands, metric: str) -> dict[str, Band]:
 def _over_bytes(line: Line) -> Band | None:
     """(MiB so far, mean of the repetitions [R], Acc(L) [n, R])."""
     table = line.shared_curve("local/mean")
-    sums = [run.history[[*BYTES]].sum(axis=1).cumsum() for run in line.runs]
-    if not table.size or not line.cost(*BYTES):
+    sums = [run.history[[*TRAFFIC_COSTS]].sum(axis=1).cumsum() for run in line.runs]
+    if not table.size or not line.cost(*TRAFFIC_COSTS):
         return None
     mean = pd.concat(sums, axis=1).mean(axis=1).reindex(table.index)
     return (mean / MIB).tolist(), table.to_numpy().T

@@ -24,7 +24,7 @@ class Group:
     Attributes:
         title: "digits, lsqs", and what tells it from other groups of this data set and partition.
         lines: by their mean, the highest (or lowest, where smaller is better) first; by name if neither is better, see
-            `metrics.is_neutral`; those without a value, and unfinished ones, last.
+            `metric_keys.is_neutral`; those without a value, and unfinished ones, last.
         metric: by which they are ordered and tested.
         fair: False if lines also differ in rounds, participation or scoring, trials stand beside runs, or values are of
             best rounds. Then there is a highest line, and no best one.

@@ -190,7 +190,7 @@ def _defines(path: str, metric: str) -> bool:
 
 
 def _is_synthetic(metric: str) -> bool:
-    """True if a score is of clients' test sets joined with those of others, see `metrics.synthetic`."""
+    """True if a score is of clients' test sets joined with those of others, see `scoring.synthetic`."""
     return "synthetic_" in metric
 
 

@@ -7,9 +7,10 @@ import pandas as pd
 
 from pfl_ops.errors import count, format_bytes
 from pfl_ops.federation.loop.estimate import duration
+from pfl_ops.metric_keys import TRAFFIC_COSTS
 from pfl_ops.papers.suite_run import SuiteRun
 from pfl_ops.reports.pages.document import Head, ItemList, PageBlock, Row, Table, TableCell, Text
-from pfl_ops.results import BYTES, Result
+from pfl_ops.results import Result
 
 TAGS = {
     "pfl_ops.device": "device",
@@ -91,7 +92,7 @@ def _runs(run: SuiteRun) -> Table:
 
 def traffic(outcome: Result) -> float | None:
     """Bytes sent in all rounds, up and down; None: not read."""
-    return outcome.spent(*BYTES)
+    return outcome.spent(*TRAFFIC_COSTS)
 
 
 def _size(sent: float) -> str:

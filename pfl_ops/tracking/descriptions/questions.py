@@ -2,9 +2,8 @@
 
 from collections.abc import Collection, Sequence
 
-from pfl_ops import metrics
+from pfl_ops import metric_keys, metrics
 from pfl_ops.metrics import Split
-from pfl_ops.results import TOTAL
 from pfl_ops.tracking.descriptions.views import Chart, View
 
 SCORES = ("acc", "local/mean", "global/mean", "local/worst")
@@ -30,15 +29,15 @@ def methods(kind: str, known: Collection[str]) -> View:
         known: the metrics that they have.
     """
     key = methods_key(kind)
-    shown = [key for key in known if metrics.place(key) < len(metrics.CURVES)]
-    curves = [Chart("LINE", key, (key,)) for key in sorted(shown, key=metrics.place)]
+    shown = [key for key in known if metric_keys.place(key) < len(metric_keys.CURVES)]
+    curves = [Chart("LINE", key, (key,)) for key in sorted(shown, key=metric_keys.place)]
     return View(
         key=key,
         name=key.capitalize(),
         where=f"tags.`pfl_ops.kind` = '{kind}'",
         columns=(
             *(("metrics", f"score/{score}") for score in SCORES),
-            ("metrics", f"{TOTAL}cost/up_bytes"),
+            ("metrics", f"{metric_keys.TOTAL_PREFIX}cost/up_bytes"),
             *(("params", path) for path in ("training.lr", "training.rounds")),
         ),
         order="score/acc",
@@ -88,7 +87,7 @@ def trials(
     both = tuple(key for pair in zip(views["local"], views["global"], strict=True) for key in pair)
     varied = tuple(("params", path) for path in paths)
     goals = tuple(dict.fromkeys([*metric, *both]))
-    curves = sorted([*goals, "train/loss"], key=metrics.place)
+    curves = sorted([*goals, "train/loss"], key=metric_keys.place)
     title = f": {method}" if method else ""
     scatter = (metric[0], metric[1]) if len(metric) > 1 else (views["global"][0], views["local"][0])
     known = [metrics.key("val", stage, view, "q50") for stage in stages for view in ("local", "global")]

@@ -13,8 +13,9 @@ import pandas as pd
 
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.errors import PflOpsError, in_a_line
+from pfl_ops.metric_keys import FINAL_PREFIXES, SUMMED_COSTS, TOTAL_PREFIX
 from pfl_ops.results import CLIENTS as N_CLIENTS
-from pfl_ops.results import LAST, SUMMED, TOTAL, Kind, Result
+from pfl_ops.results import Kind, Result
 from pfl_ops.system.scratch import scratch
 from pfl_ops.tracking.runs.store import Store
 from pfl_ops.tracking.target.run_info import RunInfo
@@ -31,7 +32,7 @@ CLIENTS = "clients.parquet"
 CLIENT_COLUMNS = ("client", "stage", "local")
 EARLIER_PARAMS = {"data.scaling": "standard"}
 """Settings that runs of earlier versions do not have, with the values that these runs had."""
-OF_THE_END = (*LAST, TOTAL, "score/", "pfl_ops/")
+OF_THE_END = (*FINAL_PREFIXES, TOTAL_PREFIX, "score/", "pfl_ops/")
 """Beginnings of the metrics that a run gets once, when it is over; all others belong to rounds."""
 
 
@@ -165,7 +166,7 @@ def read_ahead(store: Store, run: Result, metrics: Collection[str]) -> Result:
 
     Short keys (`Result.key`) are its own. Read for what is compared and no more: a server is asked once for each key.
     """
-    costs = {key for key in SUMMED if f"{TOTAL}{key}" not in run.metrics}
+    costs = {key for key in SUMMED_COSTS if f"{TOTAL_PREFIX}{key}" not in run.metrics}
     wanted = {*map(run.key, metrics), *costs}
     return replace(run, history=store.history(str(run.run_id), wanted)) if wanted else run
 

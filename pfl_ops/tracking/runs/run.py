@@ -11,7 +11,7 @@ import pandas as pd
 import yaml
 
 from pfl_ops.errors import PflOpsError
-from pfl_ops.metrics import place
+from pfl_ops.metric_keys import place
 from pfl_ops.tracking.descriptions.views import NOTE, View, view_address
 from pfl_ops.tracking.descriptions.views import tags as view_tags
 from pfl_ops.tracking.sending.delivery import Delivery

@@ -19,7 +19,7 @@ from typing import TypeAlias
 
 import pandas as pd
 
-from pfl_ops import metrics
+from pfl_ops import metric_keys
 from pfl_ops.comparison import Line
 from pfl_ops.config.arguments import checked
 from pfl_ops.config.experiment import Experiment
@@ -90,7 +90,7 @@ class Benchmark:
     @property
     def _has_best(self) -> bool:
         """True if the test tells the first method apart from all others that have a test score."""
-        smaller = metrics.smaller_is_better(self.table["metric"].iloc[0])
+        smaller = metric_keys.smaller_is_better(self.table["metric"].iloc[0])
         others = [line for line in self.lines if line.difference]
         return bool(others) and all(line.is_behind(smaller=smaller) for line in others)
 

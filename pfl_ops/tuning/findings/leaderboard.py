@@ -12,7 +12,7 @@ from pfl_ops.comparison import EQUAL, Line, Test, Values, ordered
 from pfl_ops.display.tables import ranked_by
 from pfl_ops.errors import count
 from pfl_ops.federation.state.checkpoint import Record
-from pfl_ops.results import BYTES, SECONDS
+from pfl_ops.metric_keys import TIME_COSTS, TRAFFIC_COSTS
 from pfl_ops.statistics import Difference, mean_std
 from pfl_ops.tracking.runs.run import now
 from pfl_ops.tuning.findings.study import Study
@@ -253,8 +253,8 @@ def _row(entry: MethodStudy, line: Line) -> dict[str, Any]:
         "restricted": restriction_text(entry),
         "search_seconds": float(pd.to_numeric(trials["seconds"]).sum() + sum(run["seconds"] for run in repeated)),
         "search_samples": int(trials["samples"].sum() + sum(run["samples"] for run in repeated)),
-        "test_seconds": mean_std(line.cost(*SECONDS).values())[0],
-        "sent_bytes": mean_std(line.cost(*BYTES).values())[0],
+        "test_seconds": mean_std(line.cost(*TIME_COSTS).values())[0],
+        "sent_bytes": mean_std(line.cost(*TRAFFIC_COSTS).values())[0],
         "openings": len(entry.study_storage.openings()),
         "trial": best[0] if best else None,
         "settings": settings_text(point_of(best[1])) if best else "",

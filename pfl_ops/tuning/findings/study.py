@@ -8,7 +8,7 @@ import pandas as pd
 
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.errors import PflOpsError, count
-from pfl_ops.metrics import summands
+from pfl_ops.metric_keys import summands
 from pfl_ops.spaces import Point
 from pfl_ops.tuning.findings.pictures import Pictures
 from pfl_ops.tuning.session.confirm import Confirmation

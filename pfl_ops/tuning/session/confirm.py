@@ -22,7 +22,7 @@ from pfl_ops.jobs.job import Job
 from pfl_ops.jobs.report import ERRORS, SAMPLES
 from pfl_ops.jobs.resources import ResourceShare
 from pfl_ops.jobs.runner import JobEvent
-from pfl_ops.metrics import error_key
+from pfl_ops.metric_keys import error_key
 from pfl_ops.section import SEED_OFFSET
 from pfl_ops.statistics import above, holm, mean_std
 from pfl_ops.tuning.session.tracked_job import RunningPart, TrackedJobs

@@ -19,7 +19,7 @@ class Event:
             rounds, is over); study (of a benchmark, is over).
         study: its name. wanted, done, running: numbers of trials.
         trial: the reader's number of the trial, or of the test run.
-        round, rounds: finished, and of a whole trial. values: of the objective, by metric, with `metrics.summands`.
+        round, rounds: finished, and of a whole trial. values: of the objective, by metric, with `metric_keys.summands`.
         state: complete, pruned, diverged or failed. error: why it has no result. params: the trial's point.
         best: (trial, values) of the best so far; None: none yet, or several objectives.
         text: what is waited for, what a packing is, or how a run with a new seed, a confirmation, a search or a study

@@ -15,7 +15,7 @@ import optuna
 from optuna.trial import Trial, TrialState
 
 from pfl_ops.jobs.report import ERRORS, LOSSES, ROUND, SAMPLES, SENT_BYTES, Failure
-from pfl_ops.metrics import summands
+from pfl_ops.metric_keys import summands
 from pfl_ops.section import MOST_SEED
 from pfl_ops.spaces import Point, Space
 from pfl_ops.tuning.studies import study_storage as study_storages

@@ -14,7 +14,7 @@ from pfl_ops.jobs.job import Job
 from pfl_ops.jobs.report import FAILURE, ROUND, Failure, ObjectiveMissing
 from pfl_ops.jobs.resources import ResourceShare
 from pfl_ops.jobs.runner import JobEvent
-from pfl_ops.metrics import summands
+from pfl_ops.metric_keys import summands
 from pfl_ops.spaces import Point
 from pfl_ops.tuning.session.children import Children
 from pfl_ops.tuning.session.events import Event, OnEvent

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from pfl_ops import metrics
+from pfl_ops import metric_keys, metrics
 from pfl_ops.errors import PflOpsError, echo, nearest
 
 if TYPE_CHECKING:
@@ -63,8 +63,8 @@ def allowed(experiment: "Experiment") -> list[str]:
     stage): what a trial tracks, without numbers that are better neither large nor small.
     """
     evaluation = experiment.evaluation
-    scores = metrics.scores("validation", evaluation.synthetic, evaluation.eps)
-    return [key for key in (*scores, "train/loss", *metrics.COSTS) if not metrics.is_neutral(key)]
+    scores = metric_keys.scores("validation", evaluation.synthetic, evaluation.eps)
+    return [key for key in (*scores, "train/loss", *metric_keys.COSTS) if not metric_keys.is_neutral(key)]
 
 
 def _has_personal(experiment: "Experiment") -> bool:
@@ -91,7 +91,7 @@ def objective(
     if not wanted or len(set(wanted)) < len(wanted):
         raise PflOpsError("give one metric, or several different ones")
     for name in wanted:
-        if metrics.is_neutral(name):
+        if metric_keys.is_neutral(name):
             raise PflOpsError(
                 f"'{echo(name)}' is neither better large nor small, so that no trial is the best by it; an objective "
                 f"is a score, a loss or a cost: {', '.join(EXAMPLES)}"
@@ -99,7 +99,7 @@ def objective(
         if name.startswith("test/"):
             raise PflOpsError(f"'{echo(name)}': tuning never sees the test data; did you mean 'val/{echo(name[5:])}'?")
         if name not in keys:
-            close = metrics.completed(name, keys, experiment.algorithm.own_stage) or nearest(name, keys)
+            close = metric_keys.completed(name, keys, experiment.algorithm.own_stage) or nearest(name, keys)
             hint = f"did you mean '{close}'?" if close else f"for example {', '.join(keys[:3])}"
             raise PflOpsError(f"no metric named '{echo(name)}' for this experiment; {hint}")
         if name.startswith("val/L1/") and not _has_personal(experiment):
@@ -115,5 +115,5 @@ def objective(
     for name, one in zip(wanted, given, strict=True):
         if one not in ("max", "min", None):
             raise PflOpsError(f"mode must be max or min, got '{echo(one)}'")
-        modes.append("min" if one == "min" or (one is None and metrics.smaller_is_better(name)) else "max")
+        modes.append("min" if one == "min" or (one is None and metric_keys.smaller_is_better(name)) else "max")
     return Objective(wanted, tuple(modes))

@@ -11,7 +11,7 @@ from typing import Any
 
 from pfl_ops.errors import count
 from pfl_ops.jobs.report import ERRORS, LOSSES, ROUND, SAMPLES, SENT_BYTES, Failure
-from pfl_ops.metrics import summands
+from pfl_ops.metric_keys import summands
 from pfl_ops.statistics import mean_std
 from pfl_ops.tuning.studies.environments import Aggregate
 from pfl_ops.tuning.studies.objective import Mode

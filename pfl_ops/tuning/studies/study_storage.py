@@ -13,7 +13,7 @@ from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, Trial, TrialState
 
 from pfl_ops.errors import PflOpsError, unknown
-from pfl_ops.metrics import summands
+from pfl_ops.metric_keys import summands
 from pfl_ops.spaces import Point, decoded
 from pfl_ops.spaces.space import Value
 from pfl_ops.tuning.studies.limits import Cause
@@ -322,7 +322,7 @@ class StudyStorage:
     def table(self, metrics: Sequence[str]) -> pd.DataFrame:
         """One row a trial: trial, state, rounds, metrics, seconds, samples, sent_bytes, parameters, error, note.
 
-        Acc(L) and Acc(G) stand behind the metrics where one of these is their sum (`metrics.summands`). samples: on
+        Acc(L) and Acc(G) stand behind the metrics where one of these is their sum (`metric_keys.summands`). samples: on
         which gradients were taken, each time counted, over all clients and rounds. sent_bytes: up and
         down; NaN: a trial of an earlier version. If trials are means over seeds, <metric>/std stand behind these:
         sample standard deviations over the seeds. Then follow <metric>/<environment>, scores there by FedAvg's.

@@ -8,8 +8,9 @@ from typing import Literal, TypeAlias
 from pfl_ops.federation.state.checkpoint import Record
 from pfl_ops.papers import CellResults, ScaleName, Suite
 from pfl_ops.papers.exhibits import Curves, Energy
+from pfl_ops.papers.measure_keys import history_keys
 from pfl_ops.papers.suite_run import SuiteRun
-from pfl_ops.results import Result, tracked_keys
+from pfl_ops.results import Result
 from pfl_ops.tracking import Run
 from pfl_ops.tracking.runs.run import now
 from pfl_ops.tuning.suites.plans import CellRun, Part
@@ -66,7 +67,7 @@ def needed(suite: Suite) -> set[str]:
     asked = [measure.key for measure in suite.measures]
     asked += [f"{exhibit.key}@0" for exhibit in suite.exhibits if isinstance(exhibit, Curves | Energy)]
     meanings = {tuple(suite.stages(cell).items()) for cell in suite.cells}
-    tracked = {tracked for key in asked for stages in meanings for tracked in tracked_keys(key, dict(stages))}
+    tracked = {tracked for key in asked for stages in meanings for tracked in history_keys(key, dict(stages))}
     energy = any(isinstance(exhibit, Energy) for exhibit in suite.exhibits)
     return {*tracked, *(("cost/up_bytes", "cost/clients") if energy else ())}
 

@@ -19,7 +19,7 @@ import pandas as pd
 from pfl_ops import spaces
 from pfl_ops.errors import LONGEST_PATH, PflOpsError, echo
 from pfl_ops.files import replacing
-from pfl_ops.metrics import summands
+from pfl_ops.metric_keys import summands
 from pfl_ops.spaces import Point, Space
 from pfl_ops.tuning.tables.table_check import GROUPS, RUN, TRUTH, checked
 
