@@ -9,11 +9,15 @@ Source: DRDM (second seed), Eq. 18 and Fig. 4. Its closed form of the transmissi
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from pfl_ops.errors import PflOpsError
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 @dataclass(frozen=True)
@@ -113,6 +117,47 @@ def grid(
             else:
                 joule[i] += total(effort.rounds, effort.steps, step_energy=step_energy, transmission=sent) / len(same)
     return Grid(steps, db, width, joule)
+
+
+def energy_table(
+    efforts: Sequence[Effort],
+    *,
+    snr_db: Sequence[float],
+    bandwidth: Sequence[float],
+    power: float,
+    step_energy: float,
+) -> "pd.DataFrame":
+    """The number of local steps with least energy to a target accuracy, for each channel (DRDM, Fig. 4).
+
+        efforts = [run(e.override({"training.local_steps": tau})).effort(0.8) for tau in (1, 5, 10)]
+        energy_table(efforts, snr_db=[-10, 0, 10], bandwidth=[1e5, 1e6], power=0.1, step_energy=1e-3)
+
+    Args:
+        efforts: of runs that differ in their local steps; repetitions of one number are averaged.
+        snr_db: signal-to-noise ratios in decibel. bandwidth: W, in Hz.
+        power: p_tx, of a client's transmitter in Watt. step_energy: e_step, of one local step in Joule.
+    Returns:
+        one row a channel: snr_db, snr (the ratio), bandwidth, steps (τ; 0: none reached the target), joule (of a
+        client, to the target), and joule_<τ> for each τ that was tried.
+    Raises:
+        PflOpsError: as for `grid`.
+    """
+    import pandas as pd
+
+    found = grid(efforts, snr_db=snr_db, bandwidth=bandwidth, power=power, step_energy=step_energy)
+    rows = [
+        {
+            "snr_db": db,
+            "snr": float(linear(db)),
+            "bandwidth": w,
+            "steps": int(found.best[a, b]),
+            "joule": found.least[a, b],
+        }
+        | {f"joule_{tau}": found.joule[i, a, b] for i, tau in enumerate(found.steps.tolist())}
+        for a, db in enumerate(found.snr_db.tolist())
+        for b, w in enumerate(found.bandwidth.tolist())
+    ]
+    return pd.DataFrame(rows)
 
 
 def _checked(value: ArrayLike, name: str, strict: bool = False) -> NDArray[np.float64]:

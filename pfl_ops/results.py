@@ -3,7 +3,7 @@
 import math
 import operator
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 from pfl_ops import metrics
 from pfl_ops.config.arguments import ArgumentError
 from pfl_ops.config.experiment import Experiment
-from pfl_ops.config.fields import Tree
-from pfl_ops.config.identity import code_line, differing_code, fingerprint
-from pfl_ops.energy import Effort, grid, linear
-from pfl_ops.errors import PflOpsError, count, echo, in_a_line, unknown
+from pfl_ops.energy import Effort
+from pfl_ops.energy import energy_table as energy_table  # its former address, which notebooks may have
+from pfl_ops.errors import PflOpsError, count, echo, unknown
 from pfl_ops.federation.settings import ALL_UP_TO
 from pfl_ops.metric_keys import FINAL_PREFIXES, TIME_COSTS, TOTAL_PREFIX, parts_of_below, tracked_as
 from pfl_ops.metrics import Split
@@ -25,8 +24,6 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
     from torch import Tensor
-
-    from pfl_ops.federation.loop.simulate import Simulation
 
 
 VIEWS = {"Acc(L)": "local", "Acc(G)": "global"}
@@ -70,74 +67,10 @@ class RunSource(Protocol):
     def clients(self) -> "pd.DataFrame": ...
     @property
     def folder(self) -> Path: ...
+    @property
+    def data_dir(self) -> str | None: ...
     def global_model(self) -> "dict[str, Tensor] | None": ...
     def model(self, client: int) -> "dict[str, Tensor]": ...
-
-
-@dataclass(frozen=True)
-class RunOnDisk:
-    """A run on disk. Its models are read again from its checkpoint: a result that is kept holds none in memory.
-
-    Attributes:
-        identity: of the experiment when it was run; {}: not known.
-    """
-
-    experiment: Experiment
-    rounds: "pd.DataFrame"
-    clients: "pd.DataFrame"
-    folder: Path
-    data_dir: str | None = None
-    identity: Tree = field(default_factory=dict, repr=False)
-
-    def global_model(self) -> "dict[str, Tensor] | None":
-        return self.simulation().global_model()
-
-    def model(self, client: int) -> "dict[str, Tensor]":
-        import torch
-
-        simulation = self.simulation()
-        n = simulation.task.n_clients
-        if not 0 <= client < n:
-            raise PflOpsError(f"there is no client {client}; clients are 0 to {n - 1}")
-        models = simulation.personal_models(torch.tensor([client]))
-        if models is None:
-            raise PflOpsError(f"{self.experiment.algorithm.name} keeps no models of clients; take global_model()")
-        return simulation.named(models)
-
-    def simulation(self) -> "Simulation":
-        """Return the finished simulation, read from the checkpoint.
-
-        Raises:
-            PflOpsError: the checkpoint was removed, is damaged, or is another computation's since; code or data have
-                changed since.
-        """
-        self._check_unchanged()
-        simulation = self.experiment.build(data_dir=self.data_dir, folder=self.folder)
-        if not simulation.read:
-            raise PflOpsError(f"the run is not in {self.folder} any more; the same run() computes it again")
-        last = {key: value for key, value in simulation.records[-1].metrics.items() if not math.isnan(value)}
-        if last != self.rounds.iloc[-1].dropna().to_dict():
-            raise PflOpsError(f"the run in {self.folder} was computed anew since; the same run() reads it")
-        for _ in simulation.run():
-            pass
-        return simulation
-
-    def _check_unchanged(self) -> None:
-        """Refuse code or data that differ from those of the run: models of the checkpoint need them."""
-        if not self.identity:
-            return
-        try:
-            now = self.experiment.identity(self.data_dir)
-            if fingerprint(now) == fingerprint(self.identity):
-                return
-            parts = differing_code(code_line(now), code_line(self.identity))
-            changed = f"the code of its {parts}" if parts else "a file that it reads, such as its data,"
-        except PflOpsError as error:  # the code that is registered now lacks a setting, or a file is gone
-            changed = f"its code or a file that it reads ({in_a_line(error)})"
-        raise PflOpsError(
-            f"{changed} has changed since the run, and its models can be read with the former alone: bring it back, or "
-            "run() the experiment again; MLflow keeps the models of the former run"
-        )
 
 
 def _no_rounds() -> "pd.DataFrame":
@@ -215,15 +148,6 @@ class Result:
         181.5
         """
         return cls({"seed": str(seed)}, metrics, **about)
-
-    @classmethod
-    def on_disk(cls, run: RunOnDisk, final: Mapping[str, float], tags: Mapping[str, str], **about: Any) -> "Result":
-        """Return a run that was just computed, or read from its checkpoint; `final`: its last full evaluation."""
-        columns = ((str(key), column.dropna()) for key, column in run.rounds.items())
-        last = {key: float(column.iloc[-1]) for key, column in columns if len(column)}
-        params = {path: str(value) for path, value in run.experiment.flat.items()}
-        tags = {"pfl_ops.own_stage": run.experiment.algorithm.own_stage, **tags}
-        return cls(params, {**last, **final}, tags, run.rounds, run, **about)
 
     def __repr__(self) -> str:
         found = {name: self.final.get(f"final/{self.split}/{self.stage}/{view}/mean") for name, view in VIEWS.items()}
@@ -307,7 +231,7 @@ class Result:
     @property
     def data_dir(self) -> str | None:
         """The folder of the data, if it was named for a run on disk."""
-        return self.source.data_dir if isinstance(self.source, RunOnDisk) else None
+        return self.source.data_dir if self.source else None
 
     @property
     def hash(self) -> str:
@@ -530,7 +454,7 @@ class Result:
         return self.curve(stage, "local", "clients") - self.clients_above(eps, stage)
 
     def effort(self, target: float = 0.8, stage: str = "L1", view: str = "local", statistic: str = "worst") -> Effort:
-        """Local steps τ, rounds R to the target, and the bits that a client really sent a round: for `energy_table`.
+        """Local steps τ, rounds R to the target, and the bits that a client really sent a round, for `energy_table`.
 
         Raises:
             PflOpsError: the run has local epochs instead of steps, or as for `curve`.
@@ -545,44 +469,3 @@ class Result:
         if key not in self.rounds:
             raise unknown("tracked value", key, map(str, self.rounds))
         return self.rounds[key].dropna()
-
-
-def energy_table(
-    efforts: Sequence[Effort],
-    *,
-    snr_db: Sequence[float],
-    bandwidth: Sequence[float],
-    power: float,
-    step_energy: float,
-) -> "pd.DataFrame":
-    """The number of local steps with least energy to a target accuracy, for each channel (DRDM, Fig. 4).
-
-        efforts = [run(e.override({"training.local_steps": tau})).effort(0.8) for tau in (1, 5, 10)]
-        energy_table(efforts, snr_db=[-10, 0, 10], bandwidth=[1e5, 1e6], power=0.1, step_energy=1e-3)
-
-    Args:
-        efforts: of runs that differ in their local steps; repetitions of one number are averaged.
-        snr_db: signal-to-noise ratios in decibel. bandwidth: W, in Hz.
-        power: p_tx, of a client's transmitter in Watt. step_energy: e_step, of one local step in Joule.
-    Returns:
-        one row a channel: snr_db, snr (the ratio), bandwidth, steps (τ; 0: none reached the target), joule (of a
-        client, to the target), and joule_<τ> for each τ that was tried.
-    Raises:
-        PflOpsError: as for `energy.grid`.
-    """
-    import pandas as pd
-
-    found = grid(efforts, snr_db=snr_db, bandwidth=bandwidth, power=power, step_energy=step_energy)
-    rows = [
-        {
-            "snr_db": db,
-            "snr": float(linear(db)),
-            "bandwidth": w,
-            "steps": int(found.best[a, b]),
-            "joule": found.least[a, b],
-        }
-        | {f"joule_{tau}": found.joule[i, a, b] for i, tau in enumerate(found.steps.tolist())}
-        for a, db in enumerate(found.snr_db.tolist())
-        for b, w in enumerate(found.bandwidth.tolist())
-    ]
-    return pd.DataFrame(rows)

@@ -35,7 +35,8 @@ from pfl_ops.recording import (
     run_tags,
 )
 from pfl_ops.registry import plugins
-from pfl_ops.results import DIVERGED, Result, RunOnDisk
+from pfl_ops.results import DIVERGED, Result
+from pfl_ops.run_on_disk import RunOnDisk
 from pfl_ops.tracking.descriptions.notes import experiment_name, title
 from pfl_ops.tracking.home import WorkFolder
 from pfl_ops.tracking.page.short import short_address
@@ -257,8 +258,7 @@ def run(
         changed = execution_changes(simulation)
         recorder.end("FINISHED", changed)
         clients = pd.DataFrame(simulation.client_table)
-        result = Result.on_disk(
-            RunOnDisk(experiment, table(simulation.records), clients, folder, data_dir, tree),
+        result = RunOnDisk(experiment, table(simulation.records), clients, folder, data_dir, tree).result(
             simulation.final,
             {**tags, **changed},
             run_id=recorder.run_id,

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from pfl_ops.energy import Effort, grid, linear, total, transmission
+from pfl_ops import results
+from pfl_ops.energy import Effort, energy_table, grid, linear, total, transmission
 from pfl_ops.errors import PflOpsError
 
 
@@ -81,3 +82,18 @@ def test_refusals(wrong: dict[str, object], line: str) -> None:
     given = {"efforts": EFFORTS, "snr_db": [0], "bandwidth": [10], "power": 1, "step_energy": 1, **wrong}
     with pytest.raises(PflOpsError, match=f"^{line}$"):
         grid(**given)  # type: ignore[arg-type]
+
+
+def test_the_table_of_channels() -> None:
+    """τ 5: 2 rounds, τ 1: 10 rounds; 100 bits, 1 W, 1 J a step. 10 Hz at 0 dB: 10 J a sending; 1,000 Hz: 0.1 J.
+
+    τ 5: 2 · 15 = 30 and 2 · 5.1 = 10.2; τ 1: 10 · 11 = 110 and 10 · 1.1 = 11.
+    """
+    found = energy_table(
+        [Effort(5, 2, 100), Effort(1, 10, 100)], snr_db=[0], bandwidth=[10, 1000], power=1, step_energy=1
+    )
+    assert results.energy_table is energy_table  # the former address
+    assert found.columns.tolist() == ["snr_db", "snr", "bandwidth", "steps", "joule", "joule_1", "joule_5"]
+    assert found["bandwidth"].tolist() == [10, 1000] and found["snr"].tolist() == [1, 1]
+    assert found["steps"].tolist() == [5, 5] and found["joule"].tolist() == pytest.approx([30, 10.2])
+    assert found["joule_1"].tolist() == pytest.approx([110, 11])

@@ -25,7 +25,7 @@ LAYERS: Layers = [
     ({"runs", "probe"}, False),
     ({"recording"}, False),
     ({"tracking"}, False),
-    ({"papers", "comparison"}, False),
+    ({"papers", "comparison", "run_on_disk"}, False),
     ({"results"}, False),
     ({"display"}, False),
     ({"figures", "spaces", "testing"}, False),

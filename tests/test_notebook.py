@@ -21,7 +21,7 @@ from pfl_ops.data.partition import PARTITIONS
 from pfl_ops.errors import PflOpsError
 from pfl_ops.federation.settings import Execution
 from pfl_ops.registry import Registry
-from pfl_ops.results import RunOnDisk
+from pfl_ops.run_on_disk import RunOnDisk
 
 CELL = '''
 import numpy as np

@@ -12,7 +12,8 @@ from pfl_ops import results as results_module
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.energy import Effort
 from pfl_ops.errors import PflOpsError
-from pfl_ops.results import Result, RunOnDisk, energy_table
+from pfl_ops.results import Result
+from pfl_ops.run_on_disk import RunOnDisk
 
 NAN = float("nan")
 ROUNDS = pd.DataFrame(
@@ -31,7 +32,7 @@ ROUNDS = pd.DataFrame(
 
 def result(rounds: pd.DataFrame = ROUNDS, **settings: Any) -> Result:
     experiment = Experiment.of("fedavg", **{"local_steps": 5, **settings})
-    return Result.on_disk(RunOnDisk(experiment, rounds, pd.DataFrame(), Path("nowhere")), {}, {})
+    return RunOnDisk(experiment, rounds, pd.DataFrame(), Path("nowhere")).result({}, {})
 
 
 def test_a_curve_has_the_rounds_that_were_evaluated() -> None:
@@ -77,7 +78,7 @@ def test_a_row_of_a_file_has_its_measures_alone() -> None:
 def test_a_result_is_shown_with_its_last_evaluation_in_percent() -> None:
     run = RunOnDisk(Experiment.of("fedavg"), ROUNDS, pd.DataFrame(), Path("nowhere"))
     final = {"final/test/L1/local/mean": 0.625, "final/test/L1/global/mean": 0.5}
-    assert repr(Result.on_disk(run, final, {})).endswith(", L1 Acc(L) 62.5 %, Acc(G) 50.0 %)")
+    assert repr(run.result(final, {})).endswith(", L1 Acc(L) 62.5 %, Acc(G) 50.0 %)")
 
 
 def test_a_number_by_its_short_key() -> None:
@@ -128,17 +129,3 @@ def test_effort_by_what_was_really_sent() -> None:
     assert result().effort(0.95).rounds is None
     with pytest.raises(PflOpsError, match=r"energy is counted by local steps \(τ\): run with training.local_steps"):
         result(local_steps="none", local_epochs=2).effort()
-
-
-def test_the_table_of_channels() -> None:
-    """τ 5: 2 rounds, τ 1: 10 rounds; 100 bits, 1 W, 1 J a step. 10 Hz at 0 dB: 10 J a sending; 1,000 Hz: 0.1 J.
-
-    τ 5: 2 · 15 = 30 and 2 · 5.1 = 10.2; τ 1: 10 · 11 = 110 and 10 · 1.1 = 11.
-    """
-    found = energy_table(
-        [Effort(5, 2, 100), Effort(1, 10, 100)], snr_db=[0], bandwidth=[10, 1000], power=1, step_energy=1
-    )
-    assert found.columns.tolist() == ["snr_db", "snr", "bandwidth", "steps", "joule", "joule_1", "joule_5"]
-    assert found["bandwidth"].tolist() == [10, 1000] and found["snr"].tolist() == [1, 1]
-    assert found["steps"].tolist() == [5, 5] and found["joule"].tolist() == pytest.approx([30, 10.2])
-    assert found["joule_1"].tolist() == pytest.approx([110, 11])

@@ -15,7 +15,8 @@ from pfl_ops.comparison import Line
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.display import cards
 from pfl_ops.display.tables import TableRows
-from pfl_ops.results import Result, RunOnDisk
+from pfl_ops.results import Result
+from pfl_ops.run_on_disk import RunOnDisk
 from pfl_ops.statistics import Difference
 from pfl_ops.tuning import Study
 from pfl_ops.tuning.commands.benchmark import Benchmark
@@ -33,7 +34,7 @@ TRIALS = pd.DataFrame(
 
 def result(**given: Any) -> Result:
     known = {"rounds": ROUNDS, "clients": CLIENTS, "folder": Path("nowhere")} | given
-    return Result.on_disk(RunOnDisk(Experiment.of("fliu", rounds=2), **known), FINAL, {}, run_id="0" * 32)
+    return RunOnDisk(Experiment.of("fliu", rounds=2), **known).result(FINAL, {}, run_id="0" * 32)
 
 
 def broken_result() -> Result:

@@ -91,6 +91,10 @@ class TrackedRun:
     def folder(self) -> Path:
         return self.store.home.checkpoints / self.info.tags[HASH]
 
+    @property
+    def data_dir(self) -> None:
+        """The path of another machine, perhaps, which is not recorded."""
+
     def global_model(self) -> "dict[str, Tensor] | None":
         return next((model for file, model in self._models() if file == "global.safetensors"), None)
 
