@@ -120,7 +120,9 @@ def study_lines(found: "StudyOutlook", place: SearchPlace, data_dir: str | None,
         confirmation = confirmation if found.confirmations else ""
     yield text
     work = _varied_work(settings) if left.trials else ""
-    yield from filter(None, (confirmation, _tests(found, data_dir, testing), work, settings.cohort_note, *notes))
+    yield from filter(
+        None, (confirmation, _tests(found, data_dir, testing), work, settings.scored_clients.note, *notes)
+    )
     yield from estimate.hints
 
 
@@ -166,8 +168,8 @@ def benchmark_lines(
             told = ", ".join(f"{path.rpartition('.')[2]} {value}" for path, value in held.items())
             yield f"  {method:{width}}  requires {told}"
     for method, each in settings.items():
-        if each.cohort_note:
-            yield f"  {method:{width}}  {each.cohort_note}"
+        if note := each.scored_clients.note:
+            yield f"  {method:{width}}  {note}"
     yield from distinct_hints(hint for estimate in estimates.values() for hint in estimate.hints)
 
 

@@ -154,9 +154,9 @@ def tune(
     from pfl_ops.tuning.commands.benchmark import members
     from pfl_ops.tuning.resources.resource_request import ResourceRequest, check_request
     from pfl_ops.tuning.session.begin import check
-    from pfl_ops.tuning.studies.environments import names_given, parse_values
+    from pfl_ops.tuning.studies.environments import check_environments, names_given, parse_values
     from pfl_ops.tuning.studies.limits import StudyLimits
-    from pfl_ops.tuning.studies.settings import check_environments, check_seeds
+    from pfl_ops.tuning.studies.parts import check_seeds
     from pfl_ops.tuning.studies.study_database import check_storage
 
     check_places(tracking_uri)
@@ -291,7 +291,7 @@ class _TuneCommand:
 
     def _limited(self, settings: "Settings") -> "Settings":
         """Return a recorded study with the limits of this command."""
-        from pfl_ops.tuning.studies.settings import check_same_seeds
+        from pfl_ops.tuning.studies.parts import check_same_seeds
 
         limited = settings.limited(self.searched["limits"])
         check_same_seeds(self.searched["seeds_per_trial"], str(self.name), limited.seeds_per_trial)

@@ -330,7 +330,9 @@ def search(method, *trials, larger=True, share=1.0):
         trial.datetime_complete, trial.duration = clock, datetime.timedelta(seconds=seconds)
         ended.append((number, trial))
     return SimpleNamespace(
-        plan=SimpleNamespace(method=method, settings=SimpleNamespace(scored_share=share, cohorts_differ="")),
+        plan=SimpleNamespace(
+            method=method, settings=SimpleNamespace(scored_clients=SimpleNamespace(share=share, difference=""))
+        ),
         study_storage=SimpleNamespace(trials=lambda: ended),
         larger=larger,
     )

@@ -26,7 +26,7 @@ def test_the_clients_behind_a_score_at_l2_are_told(method, share, told, scored):
     """The last round's L2 is its cohort's: absent clients are trained for it in tests alone. Tests do not score all
     clients if these are drawn."""
     experiment = Experiment.of(method, participation=share).override({"evaluation.clients": scored})
-    note = Settings.of(experiment).cohort_note
+    note = Settings.of(experiment).scored_clients.note
     assert told in note and note.endswith("; tests score absent clients too" if told else "")
     assert bool(note) == bool(told)
     assert ("among the 5 that are scored (about 1.5 of a cohort)" in note) == bool(told and scored)
@@ -36,21 +36,21 @@ def test_the_scored_clients_of_a_cohort_are_told_if_clients_are_drawn():
     """Of 1,000 clients ten take part, and 200 are scored: about two of a cohort."""
     experiment = Experiment.of("fedavg_ft", participation=0.01)
     few, many = (experiment.override({"partition.clients": n}) for n in (200, 1000))
-    assert "scored (" not in Settings.of(few).cohort_note
+    assert "scored (" not in Settings.of(few).scored_clients.note
     told = "0.01 of the clients, if they are among the 200 that are scored (about 2 of a cohort), the same"
-    assert told in Settings.of(many).cohort_note
+    assert told in Settings.of(many).scored_clients.note
 
 
 def test_the_smallest_share_of_several_environments_is_told():
     shares = ["participation.share=0.5", "participation.share=0.25", "participation.share=0.75"]
     settings = Settings.of(Experiment.of("fedavg_ft", dataset="digits"), metric="val/L2/acc", environments=shares)
-    assert settings.scored_share == 0.25 and ", 0.25 of the clients" in settings.cohort_note
+    assert settings.scored_clients.share == 0.25 and ", 0.25 of the clients" in settings.scored_clients.note
 
 
 def test_a_number_of_scored_clients_that_is_not_known_is_not_guessed():
     """The clients of a file may be 30, all scored, or 3,400: the line said about 20 of a cohort of 3."""
     experiment = Experiment.of("fedavg_ft", dataset="digits", participation=0.1).override({"partition.kind": "natural"})
-    note = Settings.of(experiment, metric="val/L2/acc").cohort_note
+    note = Settings.of(experiment, metric="val/L2/acc").scored_clients.note
     assert "0.1 of the clients, as far as they are among the clients that are scored, 200 at most, the same in" in note
 
 
@@ -107,10 +107,10 @@ def test_trials_of_a_seed_with_other_cohorts_at_l2_are_told(method, space, part,
     changes = {"participation.kind": "dirichlet"} if method == "fedavg_ft" else {}
     experiment = Experiment.of(method, dataset="digits", participation=0.3, **changes)
     settings = Settings.of(experiment, space and spaces.parse(space), metric="val/L2/acc")
-    assert part in settings.cohort_note and why in settings.cohort_note
-    assert bool(settings.cohorts_differ) == bool(why)
-    assert ("the same in all trials of a seed" in settings.cohort_note) == (not why)
-    assert Settings.of(experiment, space and spaces.parse(space), metric="val/L1/acc").cohort_note == ""
+    assert part in settings.scored_clients.note and why in settings.scored_clients.note
+    assert bool(settings.scored_clients.difference) == bool(why)
+    assert ("the same in all trials of a seed" in settings.scored_clients.note) == (not why)
+    assert Settings.of(experiment, space and spaces.parse(space), metric="val/L1/acc").scored_clients.note == ""
 
 
 def test_the_better_direction_is_known(experiment):

@@ -48,7 +48,8 @@ from pfl_ops.tuning.session.session import StudyInterrupted
 from pfl_ops.tuning.studies import study_database
 from pfl_ops.tuning.studies.budget import goes_on
 from pfl_ops.tuning.studies.limits import StudyLimits, trials_done
-from pfl_ops.tuning.studies.settings import Settings, check_seeds
+from pfl_ops.tuning.studies.parts import check_seeds
+from pfl_ops.tuning.studies.settings import Settings
 from pfl_ops.tuning.studies.study_storage import StudyStorage, recorded
 
 

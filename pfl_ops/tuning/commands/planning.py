@@ -22,7 +22,8 @@ from pfl_ops.tuning.studies import study_database
 from pfl_ops.tuning.studies.budget import left_of
 from pfl_ops.tuning.studies.environments import check_tests_apart
 from pfl_ops.tuning.studies.limits import MOST_TRIALS, StudyLimits
-from pfl_ops.tuning.studies.settings import TRIALS, Settings, check_same_seeds, check_seeds, check_top
+from pfl_ops.tuning.studies.parts import check_same_seeds, check_seeds
+from pfl_ops.tuning.studies.settings import TRIALS, Settings, check_top
 from pfl_ops.tuning.studies.study_storage import StudyStorage, point_of, recorded
 from pfl_ops.tuning.studies.tested import tested_experiment
 

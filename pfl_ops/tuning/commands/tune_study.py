@@ -35,9 +35,10 @@ from pfl_ops.tuning.session.reconcile import reconcile
 from pfl_ops.tuning.session.session import Session, StudyInterrupted
 from pfl_ops.tuning.studies import study_database
 from pfl_ops.tuning.studies.budget import ending
-from pfl_ops.tuning.studies.environments import check_tests_apart, names_given
+from pfl_ops.tuning.studies.environments import check_environments, check_tests_apart, names_given
 from pfl_ops.tuning.studies.limits import StudyLimits, trials_done
-from pfl_ops.tuning.studies.settings import Settings, check_environments, check_same_seeds, check_seeds, check_top
+from pfl_ops.tuning.studies.parts import check_same_seeds, check_seeds
+from pfl_ops.tuning.studies.settings import Settings, check_top
 from pfl_ops.tuning.studies.study_storage import SCORES, STANDARD_ERRORS, StudyStorage, point_of
 from pfl_ops.tuning.studies.tested import copies_notes, summary
 

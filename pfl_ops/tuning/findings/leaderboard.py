@@ -119,8 +119,8 @@ def leaderboard(entries: Sequence[MethodStudy]) -> pd.DataFrame:
 
 def same_clients(entries: Sequence[MethodStudy]) -> bool:
     """True if validation scores of all methods are over the same clients: all of them, or the last round's cohort."""
-    each = [entry.plan.settings for entry in entries]
-    return len({one.scored_share for one in each}) == 1 and not any(one.cohorts_differ for one in each)
+    each = [entry.plan.settings.scored_clients for entry in entries]
+    return len({one.share for one in each}) == 1 and not any(one.difference for one in each)
 
 
 def p_test(entries: Sequence[MethodStudy]) -> Test:

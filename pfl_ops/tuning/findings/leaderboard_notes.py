@@ -70,14 +70,14 @@ def _scored(entries: Sequence[MethodStudy]) -> str:
 
 def _cohorts(entries: Sequence[MethodStudy]) -> str:
     """The clients behind validation scores, if they are not all."""
-    by_method = {entry.plan.method: entry.plan.settings for entry in entries}
-    few = {name: one.scored_share for name, one in by_method.items() if one.scored_share < 1 or one.cohorts_differ}
+    by_method = {entry.plan.method: entry.plan.settings.scored_clients for entry in entries}
+    few = {name: one.share for name, one in by_method.items() if one.share < 1 or one.difference}
     if not few:
         return ""
-    least = min((by_method[name] for name in few), key=lambda settings: settings.scored_share)
-    share = f", {least.scored_share:.3g} of the clients{least.drawn_of_cohort}" if least.scored_share < 1 else ""
+    least = min((by_method[name] for name in few), key=lambda one: one.share)
+    share = f", {least.share:.3g} of the clients{least.drawn}" if least.share < 1 else ""
     told = f"Validation scores of {', '.join(few)} (L2) are those of the last round's cohort{share}"
-    if reasons := list(dict.fromkeys(why for name in few if (why := by_method[name].cohorts_differ))):
+    if reasons := list(dict.fromkeys(why for name in few if (why := by_method[name].difference))):
         told += f", not the same clients in all trials ({'; '.join(reasons)})"
     if not same_clients(entries):
         told += "; those of other methods are of absent clients too" if len(few) < len(by_method) else ""

@@ -3,6 +3,7 @@
 settings        the definition of a study
 objective       one metric or several, and which way is better
 environments    named settings in which one configuration has to do well
+scored_clients  the clients behind a trial's scores
 parts           trials of several runs, of whose scores their value is made
 paired          a pruner between two of these runs
 limits          the limits that a call gives to a study

@@ -152,6 +152,24 @@ def names_given(given: str | Sequence[str] | None, what: str) -> tuple[str, ...]
     return tuple(names)
 
 
+def check_environments(
+    environments: Sequence[str],
+    vary: Mapping[str, Sequence[Any]] | None,
+    held_out: Sequence[str],
+    aggregate: str | None,
+) -> None:
+    """Refuse arguments that mean nothing without environments.
+
+    Raises:
+        PflOpsError: held-out environments or a rule over environments without environments to tune on; no such rule.
+    """
+    if aggregate not in (None, "mean", "worst"):
+        raise PflOpsError(f"--aggregate must be mean or worst, got '{echo(aggregate)}'")
+    if not environments and not vary and (held_out or aggregate):
+        flag = "--held-out" if held_out else "--aggregate"
+        raise PflOpsError(f"{flag} needs environments to tune on: --environments path,ls or --vary PATH=V1,V2")
+
+
 def check_different(base: Experiment, tuned: Sequence[Environment], held_out: Sequence[Environment] = ()) -> None:
     """Refuse environments that are the same, whatever their names.
 

@@ -43,6 +43,21 @@ def check_metric(metric: str) -> None:
         )
 
 
+def check_paired(metric: str, several: bool, aggregate: str | None) -> None:
+    """Refuse what the paired pruner can't compare.
+
+    Raises:
+        PflOpsError: trials of one run, the worst environment, or a metric that is no mean over clients.
+    """
+    if not several:
+        raise PflOpsError(
+            "paired stops a trial between two of its runs: --seeds-per-trial 2 or more, or --environments"
+        )
+    if aggregate == "worst":
+        raise PflOpsError("paired compares means over environments: --aggregate mean, or --scheduler none")
+    check_metric(metric)
+
+
 def by_group(clients: Mapping[str, ArrayLike], metric: str) -> dict[str, float]:
     """Return the mean of a metric over each group's clients; groups without a scored client have none.
 

@@ -9,9 +9,10 @@ from dataclasses import asdict, dataclass, field
 from statistics import fmean
 from typing import Any
 
-from pfl_ops.errors import count
+from pfl_ops.errors import PflOpsError, count
 from pfl_ops.jobs.report import ERRORS, LOSSES, ROUND, SAMPLES, SENT_BYTES, Failure
 from pfl_ops.metric_keys import summands
+from pfl_ops.section import SEED_OFFSET
 from pfl_ops.statistics import mean_std
 from pfl_ops.tuning.studies.environments import Aggregate
 from pfl_ops.tuning.studies.objective import Mode
@@ -194,6 +195,32 @@ class _Combined:
     std: float | None
     error: float | None
     scores: dict[str, float]
+
+
+def check_seeds(seeds_per_trial: int | None) -> None:
+    """Refuse numbers of seeds that can't be.
+
+    Raises:
+        PflOpsError: fewer than one, or so many that a trial would have a seed of the confirmation.
+    """
+    if seeds_per_trial is not None and not 1 <= seeds_per_trial <= SEED_OFFSET:
+        raise PflOpsError(
+            f"--seeds-per-trial must be in [1, {SEED_OFFSET:,}], got {seeds_per_trial}: the confirmation has the seeds "
+            f"from seed + {SEED_OFFSET} on"
+        )
+
+
+def check_same_seeds(seeds_per_trial: int | None, name: str, recorded: int) -> None:
+    """Refuse another number of seeds than a study was begun with; None: as it was begun.
+
+    Raises:
+        PflOpsError: it differs.
+    """
+    if seeds_per_trial not in (None, recorded):
+        raise PflOpsError(
+            f"'{name}' was begun with --seeds-per-trial {recorded}, not {seeds_per_trial}: leave it out, or choose "
+            "another --name"
+        )
 
 
 def spent_so_far(results: Sequence[PartResult]) -> dict[str, Any]:

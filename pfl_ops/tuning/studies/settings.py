@@ -13,7 +13,6 @@ from pfl_ops.config.experiment import Experiment
 from pfl_ops.config.precedence import excluded
 from pfl_ops.errors import PflOpsError, count, echo
 from pfl_ops.federation.losses import LOSSES
-from pfl_ops.federation.settings import ALL_UP_TO
 from pfl_ops.results import COMMON
 from pfl_ops.section import SEED_OFFSET
 from pfl_ops.spaces import Space
@@ -23,20 +22,21 @@ from pfl_ops.tuning.studies.environments import (
     baseline,
     check_different,
     check_effect,
+    check_environments,
     environments_of,
     parse,
 )
 from pfl_ops.tuning.studies.limits import MOST_TRIALS, NO_LIMITS, StudyLimits
 from pfl_ops.tuning.studies.objective import Objective, objective
-from pfl_ops.tuning.studies.paired import check_metric
-from pfl_ops.tuning.studies.parts import Combination, TrialPart
+from pfl_ops.tuning.studies.paired import check_paired
+from pfl_ops.tuning.studies.parts import Combination, TrialPart, check_seeds
+from pfl_ops.tuning.studies.scored_clients import ScoredClients
 
 Scheduler: TypeAlias = Literal["asha", "paired", "none"]
 
 TRIALS = 20
 RANDOM_START, EARLIER_RANDOM_START = 8, 5  # trials with a result before the sampler has a model; in records without it
 CONFIRM, CONFIRM_TOP = 3, 2  # new seeds at most, configurations
-SHARE, WEIGHTING = "participation.share", "participation.weighting"
 
 
 @dataclass(frozen=True)
@@ -156,7 +156,7 @@ class Settings:
             aggregate="worst" if aggregate == "worst" else "mean",
         )
         made = made.limited(limits)
-        check_cohorts(made)
+        made.scored_clients.check(made.search_seeds)
         return made
 
     @classmethod
@@ -245,59 +245,16 @@ class Settings:
         return [one.of(self.experiment) for one in self.environments] or [self.experiment]
 
     @property
-    def scored_share(self) -> float:
-        """Share of the clients behind a trial's scores: at L2 those of the last round's cohort, else 1.
-
-        Of several environments, or of the values that the space has, it is the smallest.
-        """
-        if "L2" not in self.objective.stages:
-            return 1.0
-        if ranges := self.space.of(SHARE):
-            return min(float(share or 0.0) for one in ranges for share in (one.choices or (one.low,)))
-        return min(one.participation.share for one in self.in_environments)
+    def scored_clients(self) -> ScoredClients:
+        """The clients behind a trial's scores."""
+        return ScoredClients(self.objective, self.space, self.in_environments)
 
     @property
-    def cohorts_differ(self) -> str:
-        """Why trials with the same seed may be scored at L2 on different clients; "": they are not."""
-        if "L2" not in self.objective.stages:
-            return ""
-        if drawing := [key for key in self.space.varied if key.startswith("participation.") and key != WEIGHTING]:
-            return f"{', '.join(drawing)} is varied"
-        own = hasattr(self.experiment.algorithm, "cohort")
-        return f"{self.experiment.algorithm.name} draws its own cohorts" if own else ""
-
-    @property
-    def cohort_note(self) -> str:
-        """One line on the clients behind a trial's scores at L2, if not all take part in a round; "": all count."""
-        share, why = self.scored_share, self.cohorts_differ
-        if share == 1 and not why:
-            return ""
-        part = f", {share:.3g} of the clients" if share < 1 else ""
-        same = f"not the same in all trials ({why}), which are then not comparable" if why else ""
-        if share < 1 and SHARE in self.space.varied:
-            part = f", of {share:.3g} of the clients or more"
-        return (
-            f"a trial's scores at L2 are those of the last round's cohort{part}{self.drawn_of_cohort}, "
-            f"{same or 'the same in all trials of a seed'}; tests score absent clients too"
-        )
-
-    @property
-    def drawn_of_cohort(self) -> str:
-        """Words behind `scored_share`: the number of clients of a cohort that are scored; "": all are.
-
-        The number of a data set's own clients is not known before it is read.
-        """
-        found = []
-        for e in self.in_environments:
-            scored, known = e.evaluation.clients or ALL_UP_TO, getattr(e.partition, "clients", None)
-            if known is None:
-                return f", as far as they are among the clients that are scored, {scored} at most"
-            if scored < known:
-                found.append((e.participation.share * scored, scored))
-        if not found:
-            return ""
-        of_cohort, scored = min(found)
-        return f", if they are among the {scored} that are scored (about {of_cohort:.3g} of a cohort)"
+    def search_seeds(self) -> list[int]:
+        """Seeds of the trials' runs, then of the confirmation."""
+        first = self.experiment.seed
+        confirming = range(first + SEED_OFFSET, first + SEED_OFFSET + self.confirm)
+        return [*range(first, first + self.seeds_per_trial), *confirming]
 
     @property
     def has_one_network(self) -> bool:
@@ -443,44 +400,6 @@ class Settings:
         return f"scheduler {self.scheduler}" if self.scheduler != other.scheduler else ""
 
 
-def check_cohorts(settings: Settings, seeds: Sequence[int] | None = None) -> None:
-    """Refuse scores at L2 of a last round whose cohort has no client that is scored: they have no value.
-
-    Nothing is checked where the number of clients or their draw is not known: the data's own clients, a method that
-    draws its cohorts, a search that varies who takes part.
-
-    Args:
-        seeds: of the runs; none: those of the study's trials and of its confirmation.
-    Raises:
-        PflOpsError: the message has the first such seed, and what to set.
-    """
-    base, varied = settings.experiment, {p.key for p in settings.space.parameters} - {"participation.weighting"}
-    moves = ("participation.", "partition.", "evaluation.", "training.rounds")
-    if settings.scored_share == 1 or hasattr(base.algorithm, "cohort") or any(key.startswith(moves) for key in varied):
-        return
-    import numpy as np
-
-    from pfl_ops.federation.loop import cohort
-    from pfl_ops.federation.scoring.evaluate import scored_clients
-
-    if seeds is None:
-        confirming = range(base.seed + SEED_OFFSET, base.seed + SEED_OFFSET + settings.confirm)
-        seeds = [*range(base.seed, base.seed + settings.seeds_per_trial), *confirming]
-    for e in settings.in_environments:
-        n, who = getattr(e.partition, "clients", None), e.participation
-        if n is None or n <= (scored := e.evaluation.clients or ALL_UP_TO):
-            continue
-        for seed in seeds:
-            p = cohort.probabilities(who, n, seed)
-            drawn = cohort.members(cohort.size(who, n), n, seed, p, e.training.rounds - 1)
-            if not np.isin(drawn, scored_clients(e.evaluation, n, seed)).any():
-                raise PflOpsError(
-                    f"a trial's scores at L2 are those of the last round's cohort, {len(drawn)} of {n:,} clients, and "
-                    f"with seed {seed} none of these is among the {scored} that are scored: use --set "
-                    f"evaluation.clients={n}, a larger --participation, or another --metric (val/L1/acc)"
-                )
-
-
 def check_top(given: StudyLimits, settings: Settings) -> None:
     """Refuse a number of configurations to confirm in a study that confirms none.
 
@@ -495,65 +414,6 @@ def check_top(given: StudyLimits, settings: Settings) -> None:
     if not settings.objective.single:
         why = "a choice by several objectives is not confirmed"
     raise PflOpsError(f"--confirm-top has no effect: {why}; leave it out")
-
-
-def check_seeds(seeds_per_trial: int | None) -> None:
-    """Refuse numbers of seeds that can't be.
-
-    Raises:
-        PflOpsError: fewer than one, or so many that a trial would have a seed of the confirmation.
-    """
-    if seeds_per_trial is not None and not 1 <= seeds_per_trial <= SEED_OFFSET:
-        raise PflOpsError(
-            f"--seeds-per-trial must be in [1, {SEED_OFFSET:,}], got {seeds_per_trial}: the confirmation has the seeds "
-            f"from seed + {SEED_OFFSET} on"
-        )
-
-
-def check_paired(metric: str, several: bool, aggregate: str | None) -> None:
-    """Refuse what the paired pruner can't compare.
-
-    Raises:
-        PflOpsError: trials of one run, the worst environment, or a metric that is no mean over clients.
-    """
-    if not several:
-        raise PflOpsError(
-            "paired stops a trial between two of its runs: --seeds-per-trial 2 or more, or --environments"
-        )
-    if aggregate == "worst":
-        raise PflOpsError("paired compares means over environments: --aggregate mean, or --scheduler none")
-    check_metric(metric)
-
-
-def check_same_seeds(seeds_per_trial: int | None, name: str, recorded: int) -> None:
-    """Refuse another number of seeds than a study was begun with; None: as it was begun.
-
-    Raises:
-        PflOpsError: it differs.
-    """
-    if seeds_per_trial not in (None, recorded):
-        raise PflOpsError(
-            f"'{name}' was begun with --seeds-per-trial {recorded}, not {seeds_per_trial}: leave it out, or choose "
-            "another --name"
-        )
-
-
-def check_environments(
-    environments: Sequence[str],
-    vary: Mapping[str, Sequence[Any]] | None,
-    held_out: Sequence[str],
-    aggregate: str | None,
-) -> None:
-    """Refuse arguments that mean nothing without environments.
-
-    Raises:
-        PflOpsError: held-out environments or a rule over environments without environments to tune on; no such rule.
-    """
-    if aggregate not in (None, "mean", "worst"):
-        raise PflOpsError(f"--aggregate must be mean or worst, got '{echo(aggregate)}'")
-    if not environments and not vary and (held_out or aggregate):
-        flag = "--held-out" if held_out else "--aggregate"
-        raise PflOpsError(f"{flag} needs environments to tune on: --environments path,ls or --vary PATH=V1,V2")
 
 
 def _names(environments: Sequence[Environment]) -> str:

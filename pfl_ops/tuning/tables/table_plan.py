@@ -15,7 +15,7 @@ from pfl_ops.spaces import Axes, Point, grid_points
 from pfl_ops.spaces.space import short
 from pfl_ops.tuning.studies.environments import Environment
 from pfl_ops.tuning.studies.samplers import DecimalRandomSampler
-from pfl_ops.tuning.studies.settings import Settings, check_cohorts
+from pfl_ops.tuning.studies.settings import Settings
 from pfl_ops.tuning.studies.study_storage import StudyStorage
 from pfl_ops.tuning.studies.tested import tested_key
 from pfl_ops.tuning.tables.trial_table import RunRecord, TrialTable, rows_of
@@ -109,7 +109,7 @@ class TablePlan:
         first = settings[0].experiment.seed
         check_last_seed(first, seeds, "seeds")
         for one in settings:
-            check_cohorts(one, range(first, first + seeds))
+            one.scored_clients.check(range(first, first + seeds))
         points = tuple(tuple(grid(one, axes) if axes else sample(one, configurations)) for one in settings)
         return cls(tuple(settings), points, tuple(range(first, first + seeds)))
 
