@@ -29,7 +29,10 @@ PARTS = ("pfl_ops.algorithms", "pfl_ops.models", "pfl_ops.data")
 
 ENGINE = {"pfl_ops.algorithms.base", "pfl_ops.models.base", "pfl_ops.data.shakespeare", "pfl_ops.data.store"} | {
     f"pfl_ops.data.{name}"
-    for name in ("by_client", "clients", "datasets", "download", "features", "npz", "partition", "partition_files")
+    for name in (
+        *("by_client", "clients", "datasets", "download", "features", "npz", "partition", "partition_files"),
+        *("remarks", "sources"),
+    )
 }
 """Modules in these packages that all runs need."""
 

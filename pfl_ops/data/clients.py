@@ -20,6 +20,7 @@ from pfl_ops.data.owners import numbering
 from pfl_ops.data.partition import PartitionError, Scheme
 from pfl_ops.data.partition_files import Recorded, read_partition
 from pfl_ops.data.recorded import locate
+from pfl_ops.data.remarks import dataset_remarks
 from pfl_ops.errors import echo, format_bytes
 
 LEAF_REMARK = (
@@ -248,7 +249,7 @@ def build_clients(
         table=table,
         recorded=recorded,
         remarks=(
-            *dataset.remarks,
+            *dataset_remarks(dataset),
             *([LEAF_REMARK] if _is_as_leaf(scheme, dataset) else []),
             *([copies] if split == "validation" and (copies := copies_remark(dataset, split)) else []),
             *_remarks_on_clients(scheme, samples.client, owned),

@@ -1,6 +1,5 @@
 """Data sets by name or by path, and the `data` part of an experiment."""
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,25 +10,15 @@ import numpy as np
 from pydantic import Field, field_validator, model_validator
 
 from pfl_ops import rng
-from pfl_ops.data import cut, owners, shakespeare, store
+from pfl_ops.data import cut, shakespeare, sources, store
 from pfl_ops.data.features import Features
-from pfl_ops.data.npz import DataError, checked, read_npz
+from pfl_ops.data.npz import DataError
 from pfl_ops.data.scaling import FULL_SCALE, Constants, Scaling, constants
-from pfl_ops.data.tables import read_table
 from pfl_ops.errors import unknown
 from pfl_ops.section import MOST_COUNT, Section
 
 PARTITION = "lsqs"
 """The partition of a data set without clients if none is named."""
-
-SHIFT = 0.03
-"""Share of the training samples that a cut may give to other clients, or classes, without a remark."""
-
-NUMBERS_SHOWN = 5
-"""Classes that a remark lists."""
-
-MOST_COLOURS = 4
-"""Channels of a picture at most; more are no colours."""
 
 
 class Info(NamedTuple):
@@ -84,8 +73,6 @@ CONTENTS = {
     "cifar100": Content("e7d030a5a799e987faa2340d558f28b238a0ba616ced7f08f0888ebf8036cf62", 50_000, 10_000),
 }
 
-READERS = {".npz": read_npz, ".csv": read_table, ".parquet": read_table}
-"""Ending of a data file -> its reader."""
 
 Count = Annotated[int, Field(ge=1, le=MOST_COUNT)] | Literal["all"] | None
 
@@ -102,7 +89,7 @@ def check_dataset(name: str) -> str:
     Raises:
         PflOpsError: it is neither.
     """
-    if name not in DATASETS and not name.endswith(tuple(READERS)):
+    if name not in DATASETS and not name.endswith(tuple(sources.READERS)):
         files = "; data files end in .npz, .csv or .parquet" if Path(name).suffix else ""
         if is_folder(name):
             files = "; a folder is no data set: write its samples into one .npz, docs/data.md"
@@ -243,85 +230,6 @@ class Dataset:
             return self._rows(part)
         return np.concatenate([self._rows("train"), self._rows("test") + self.files.meta["n_train"]])
 
-    @property
-    def remarks(self) -> tuple[str, ...]:
-        """Lines about owners under another name, images that may have their channels first, a cut, and classes without
-        training samples."""
-        return (
-            *self._remarks_on_owners(),
-            *self._remarks_on_shape(),
-            *self._remarks_on_cut(),
-            *self._remarks_on_classes(),
-        )
-
-    def _remarks_on_owners(self) -> tuple[str, ...]:
-        """Lines on columns of one's own file whose names say a sample's owner, or if it is for training or testing."""
-        if self.source is None:
-            return ()
-        return owners.remarks(self.source, self.name, clients=self.files.has("client_train"))
-
-    def _remarks_on_shape(self) -> tuple[str, ...]:
-        """A line if images of a file of one's own have a height of 1 or 3 and many channels, as those with channels
-        first do; square ones are refused when they are read. Signals of several sensors have this form, too."""
-        shape = self.files.meta["shape"]
-        if self.source is None or len(shape) != 3 or shape[0] not in (1, 3) or min(shape[1:]) <= MOST_COLOURS:
-            return ()
-        height, width, channels = shape
-        return (
-            f"images are {height} x {width} with {channels} channels; if {height} is the number of channels: "
-            "np.moveaxis(x, 1, -1)",
-        )
-
-    def _remarks_on_cut(self) -> tuple[str, ...]:
-        """Lines on the cut to `train_size`: how many samples of a file of one's own are used, and shares of clients or
-        classes that change by more than `SHIFT` of the data.
-
-        The shares change where many of them are smaller than one sample.
-        """
-        if not self._is_cut:
-            return ()
-        return (*([] if self.source is None else [self._remark_on_used()]), *self._remarks_on_shares())
-
-    def _remark_on_used(self) -> str:
-        """The line on the samples that a cut takes: by default a large file is used in part."""
-        train, test = (
-            f"{self._size(part):,} of {self.files.meta[f'n_{part}']:,} {what}"
-            for part, what in (("train", "training"), ("test", "test samples"))
-        )
-        return f"{train} and {test} are used (data.train_size={self.train_size}; none: all)"
-
-    def _remarks_on_shares(self) -> tuple[str, ...]:
-        kept = self._rows("train")
-        _, stratum, counts = np.unique(self._strata("train"), return_inverse=True, return_counts=True)
-        taken = np.bincount(stratum[kept], minlength=len(counts))
-        before, after = counts / len(stratum), taken / len(kept)
-        if np.maximum(after - before, 0).sum() <= SHIFT:
-            return ()
-        small, what = after > before, "clients" if self.files.has("client_train") else "classes"
-        lost = int((taken == 0).sum())
-        return (
-            f"data.train_size={self.train_size} changes the shares of {what}: {small.sum():,} of {len(counts):,} have "
-            f"{100 * after[small].sum():.0f} % of the samples instead of {100 * before[small].sum():.0f} %"
-            f"{f', {lost:,} have none' if lost else ''}; data.train_size=none takes all samples",
-        )
-
-    def _remarks_on_classes(self) -> tuple[str, ...]:
-        """A line if some classes below the highest label have no training sample as published, as with the labels 0,
-        10, 20: a network has an output for each. Characters of a text that do not occur are no mistake."""
-        if self.overlap:
-            return ()
-        labels = [self.files.array(f"y_{part}") for part in (("train", "test") if self.pooled else ("train",))]
-        counts = sum(np.bincount(y, minlength=self.n_classes) for y in labels)
-        absent = np.flatnonzero(counts == 0).tolist()
-        if not absent:
-            return ()
-        shown = ", ".join([*map(str, absent[:NUMBERS_SHOWN]), *["..."] * (len(absent) > NUMBERS_SHOWN)])
-        have = "has" if len(absent) == 1 else "have"
-        return (
-            f"{len(absent):,} of {self.n_classes:,} classes {have} no training sample ({shown}), and networks an "
-            "output for each; classes are numbered from 0, without gaps",
-        )
-
     def sealed(self) -> "Dataset":
         """The same without its test data: reaching for `test` raises, and no file of it is opened.
 
@@ -374,17 +282,19 @@ class Dataset:
 
     def _rows(self, part: str) -> np.ndarray:
         """The stratified cut. Its key is fixed: a run's seed changes who owns a sample, not which samples there are."""
-        if not self._is_cut:
+        if self._size("train") == self.files.meta["n_train"]:
             return np.arange(self.files.meta[f"n_{part}"])
-        return cut.stratified(self._strata(part), self._size(part), rng.generator(0, "data.train_size", part))
+        return cut.stratified(self.strata(part), self._size(part), rng.generator(0, "data.train_size", part))
 
     @property
-    def _is_cut(self) -> bool:
-        return self.train_size is not None and self.train_size < int(self.files.meta["n_train"])
+    def has_clients(self) -> bool:
+        """True if the data set says who owns each sample."""
+        return self.files.has("client_train")
 
-    def _strata(self, part: str) -> np.ndarray:
-        """The client of each published sample, else its class, int64 [n]: each keeps its share in a cut."""
-        return self.files.array(f"{'client' if self.files.has('client_train') else 'y'}_{part}")
+    def strata(self, part: str) -> np.ndarray:
+        """The client of each published sample of `train` or `test`, else its class, int64 [n]: each keeps its share in
+        a cut."""
+        return self.files.array(f"{'client' if self.has_clients else 'y'}_{part}")
 
 
 def load(section: DataSection | str, *, data_dir: str | None = None, sealed: bool = False) -> Dataset:
@@ -403,15 +313,14 @@ def load(section: DataSection | str, *, data_dir: str | None = None, sealed: boo
     """
     section = DataSection(name=section) if isinstance(section, str) else section
     info = DATASETS.get(section.name)
-    folders = _folders(data_dir)
+    folders = sources.folders_of(data_dir)
     if section.name == "shakespeare":
-        files = _shakespeare(section, folders)
-    elif info:
-        files = _named(section.name, info, folders)
-    else:
-        source = _own(section.name, folders)
-        return replace(_dataset(section, info, _file(source, None), sealed), source=source)
-    return _dataset(section, info, files, sealed)
+        roles, records = section.roles or shakespeare.ROLES, section.records or shakespeare.RECORDS
+        return _dataset(section, info, sources.text(roles, records, folders), sealed)
+    if info:
+        return _dataset(section, info, sources.named(section.name, (info.shape, info.n_classes), folders), sealed)
+    source, files = sources.own(section.name, folders)
+    return replace(_dataset(section, info, files, sealed), source=source)
 
 
 def unread(section: DataSection) -> Dataset | None:
@@ -466,12 +375,13 @@ def _constants(given: Info | Mapping[str, Any]) -> Constants:
 
 def here(name: str, *, data_dir: str | None = None) -> bool:
     """True if a data set can be loaded as it is, without a download; places as for `load`."""
-    folders = _folders(data_dir)
-    if name == "digits" or store.has(f"download {name} 1"):
-        return True
+    folders = sources.folders_of(data_dir)
     if name == "shakespeare":
         return bool(shakespeare.find(folders))
-    return any((folder / (f"{name}.npz" if name in DATASETS else name)).is_file() for folder in [*folders, Path()])
+    if name in DATASETS:
+        return sources.is_here(name, folders)
+    own = sources.own_file(name, folders)
+    return own is not None and own.is_file()
 
 
 def model_for(name: str, data_dir: str | None = None) -> str:
@@ -485,99 +395,4 @@ def partition_for(name: str, data_dir: str | None = None) -> str:
     """Return the partition that a data set has if none is named: `natural` for a file with clients, else `lsqs`."""
     if name in DATASETS:
         return PARTITION
-    return "natural" if load(name, data_dir=data_dir).files.has("client_train") else PARTITION
-
-
-def _folders(data_dir: str | None) -> list[Path]:
-    listed = os.environ.get("PFL_OPS_DATA", "") if data_dir is None else os.fspath(data_dir)
-    folders = [Path(part).expanduser() for part in listed.split(os.pathsep) if part]
-    return [*folders, store.cache_folder()]
-
-
-def _named(name: str, info: Info, folders: list[Path]) -> store.Unpacked:
-    if name == "digits":
-        return store.unpacked("digits 1", lambda: checked(_digits(), name, info.shape, info.n_classes))
-    for folder in folders:
-        if (folder / f"{name}.npz").exists():
-            return _file(folder / f"{name}.npz", info)
-
-    def download() -> dict[str, np.ndarray]:
-        from pfl_ops.data.download import fetch
-
-        try:
-            return checked(fetch(name), name, info.shape, info.n_classes)
-        except DataError as error:
-            raise DataError(
-                f"{name} is not in {' or '.join(map(_short, folders))} and could not be downloaded ({error}).\n"
-                f"Put {name}.npz (x_train, y_train, x_test, y_test) there, name its folder with --data-dir, or try "
-                "--dataset digits, which needs no download."
-            ) from error
-
-    return store.unpacked(f"download {name} 1", download)
-
-
-def _shakespeare(section: DataSection, folders: list[Path]) -> store.Unpacked:
-    roles, records = section.roles or shakespeare.ROLES, section.records or shakespeare.RECORDS
-    files = shakespeare.find(folders)
-    if not files:
-        raise DataError(
-            f"shakespeare is not in {' or '.join(map(_short, folders))}, and is never downloaded.\n"
-            f"Put {shakespeare.ROLES_FILE}.xz there, or LEAF's own JSON into shakespeare/ there (all_data*.json, or "
-            "train/ and test/), name its folder with --data-dir, or try --dataset digits, which needs no download."
-        )
-    stats = [(file.resolve(), file.stat()) for file in files]
-    source = f"shakespeare {roles} {records} 1 " + " ".join(f"{file} {_state(stat)}" for file, stat in stats)
-    return store.unpacked(source, lambda: shakespeare.arrays(files, roles, records))
-
-
-def _own(name: str, folders: list[Path]) -> Path:
-    path = Path(name).expanduser()
-    for candidate in (path, *([] if path.is_absolute() else [folder / path for folder in folders])):
-        if candidate.exists():
-            return candidate
-    looked = "" if path.is_absolute() else f" (looked in {', '.join(map(_short, [Path.cwd(), *folders]))})"
-    raise DataError(f"data file {name} does not exist{looked}")
-
-
-def _file(path: Path, info: Info | None) -> store.Unpacked:
-    try:
-        path = path.resolve()
-        stat = path.stat()
-    except OSError as error:
-        raise DataError(f"{path} cannot be read ({error.strerror})") from error
-    if not path.is_file():
-        raise DataError(f"{path} is not a file")
-    form = "any" if info is None else f"{info.shape} {info.n_classes}"
-    version = 1 if READERS.get(path.suffix, read_npz) is read_npz else 3  # of the rules by which a table is read
-    source = f"file {path} {_state(stat)} {form} {version}"
-    shape, n_classes = (info.shape, info.n_classes) if info else (None, None)
-    read = READERS.get(path.suffix, read_npz)
-    return store.unpacked(source, lambda: checked(read(path), str(path), shape, n_classes))
-
-
-def _state(stat: os.stat_result) -> str:
-    """Size and times of a file. No program can set the time of change, so that a file which was overwritten and given
-    its old time of modification counts as another one."""
-    return f"{stat.st_size} {stat.st_mtime_ns} {stat.st_ctime_ns}"
-
-
-def _digits() -> dict[str, np.ndarray]:
-    """scikit-learn's digits (UCI's "Optical Recognition of Handwritten Digits", test part), 8 x 8 of 17 grey levels.
-
-    It comes without a split: one in five of each class is for testing, drawn once for all.
-    """
-    from sklearn.datasets import load_digits
-
-    found = load_digits()
-    x, y = found.images.astype(np.uint8), found.target.astype(np.int64)
-    test = cut.stratified(y, round(0.2 * len(y)), rng.generator(0, "digits", "test"))
-    train = np.setdiff1d(np.arange(len(y)), test)
-    return {"x_train": x[train], "y_train": y[train], "x_test": x[test], "y_test": y[test]}
-
-
-def _short(folder: Path) -> str:
-    """A folder as a user writes it, ~ for home."""
-    try:
-        return str(Path("~") / folder.relative_to(Path.home()))
-    except (ValueError, RuntimeError):
-        return str(folder)
+    return "natural" if load(name, data_dir=data_dir).has_clients else PARTITION

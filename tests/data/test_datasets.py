@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 from data_samples import arrays
 
-from pfl_ops.data import store
-from pfl_ops.data.datasets import DATASETS, DataSection, TestDataSealed, load, model_for
+from pfl_ops.data import sources, store
+from pfl_ops.data.datasets import DATASETS, DataSection, TestDataSealed, here, load, model_for
 from pfl_ops.data.npz import DataError
+from pfl_ops.data.remarks import dataset_remarks
 from pfl_ops.errors import PflOpsError
 
 Write = Callable[..., Path]
@@ -55,11 +56,23 @@ def test_constants_of_real_data(name: str, real_data: Callable[[str], Path]) -> 
 def test_mnist_is_unpacked_once(real_data: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
     real_data("mnist")
     load("mnist")
-    monkeypatch.setattr("pfl_ops.data.datasets.read_npz", lambda *_, **__: pytest.fail("it was unpacked again"))
+    monkeypatch.setitem(sources.READERS, ".npz", lambda *_: pytest.fail("it was unpacked again"))
     data = load("mnist")
     assert len(data.train.y) == 12_000 and len(data.test.y) == 2_000
     full = np.array([5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949])
     assert np.abs(np.bincount(data.train.y) - full / 5).max() < 1
+
+
+def test_a_data_set_is_here_where_it_is_loaded_from(
+    npz: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A named one is not looked for in the working directory: there it was here, and not loaded; ~ is one's home."""
+    npz("kmnist")
+    npz()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert not here("kmnist") and here("kmnist", data_dir=str(tmp_path))
+    assert here("mine.npz") and here("~/mine.npz") and not here("other.npz") and here("digits")
 
 
 def test_ones_own_file(npz: Write) -> None:
@@ -141,7 +154,7 @@ def test_images_that_may_have_channels_first_are_a_remark(npz: Write) -> None:
 
     def remarks(*shape: int) -> tuple[str, ...]:
         parts = {f"x_{part}": np.zeros((n, *shape), np.uint8) for part, n in (("train", 120), ("test", 40))}
-        return load(everything(npz("-".join(map(str, shape)), **parts))).remarks
+        return dataset_remarks(load(everything(npz("-".join(map(str, shape)), **parts))))
 
     told = "images are 3 x 13 with 11 channels; if 3 is the number of channels: np.moveaxis(x, 1, -1)"
     assert remarks(3, 13, 11) == (told,)
@@ -157,34 +170,36 @@ def test_remarks_on_a_cut_that_changes_shares(npz: Write) -> None:
     path = str(npz(client_train=users, client_test=np.zeros(40, np.int64)))
     data = load(DataSection(name=path, train_size=24))
     assert data.train.client is not None and np.bincount(data.train.client).tolist() == [4, *[1] * 20]
-    assert data.remarks == (
+    assert dataset_remarks(data) == (
         "24 of 120 training and 8 of 40 test samples are used (data.train_size=24; none: all)",
         "data.train_size=24 changes the shares of clients: 20 of 21 have 83 % of the samples instead of 17 %; "
         "data.train_size=none takes all samples",
     )
-    _, line = load(DataSection(name=path, train_size=12)).remarks
+    _, line = dataset_remarks(load(DataSection(name=path, train_size=12)))
     assert "2 of 21 have 17 % of the samples instead of 2 %, 18 have none;" in line
-    assert load(everything(path)).remarks == load(DataSection(name="digits", train_size=500)).remarks == ()
+    for whole in (everything(path), DataSection(name="digits", train_size=500)):
+        assert dataset_remarks(load(whole)) == ()
 
 
 def test_a_file_that_is_used_in_part_is_a_remark(npz: Write) -> None:
     """40 of 120 training samples are a third, and so are 13 of 40 test samples; the test data may be sealed."""
     told = ("40 of 120 training and 13 of 40 test samples are used (data.train_size=40; none: all)",)
-    assert load(DataSection(name=str(npz()), train_size=40)).remarks == told
-    assert load(DataSection(name=str(npz()), train_size=40), sealed=True).remarks == told
-    assert load(DataSection(name=str(npz()), train_size=120)).remarks == ()
+    assert dataset_remarks(load(DataSection(name=str(npz()), train_size=40))) == told
+    assert dataset_remarks(load(DataSection(name=str(npz()), train_size=40), sealed=True)) == told
+    assert dataset_remarks(load(DataSection(name=str(npz()), train_size=120))) == ()
 
 
 def test_classes_without_training_samples_are_a_remark(npz: Write) -> None:
     """Labels 0, 10, 20, 30 are 31 classes, of which 27 have no sample; classes of the test data train if merged."""
-    (line,) = load(everything(npz("tens", y_train=arrays()["y_train"] * 10, y_test=arrays()["y_test"] * 10))).remarks
+    tens = npz("tens", y_train=arrays()["y_train"] * 10, y_test=arrays()["y_test"] * 10)
+    (line,) = dataset_remarks(load(everything(tens)))
     assert line == (
         "27 of 31 classes have no training sample (1, 2, 3, 4, 5, ...), and networks an output for each; classes are "
         "numbered from 0, without gaps"
     )
     data = load(everything(npz("nine", y_test=np.repeat([0, 1, 4, 5], 10)))).sealed()
-    assert data.remarks[0].startswith("2 of 6 classes have no training sample (4, 5), ")
-    (line,) = load(everything(npz("nine", y_test=np.repeat([0, 1, 2, 5], 10)))).merged().remarks
+    assert dataset_remarks(data)[0].startswith("2 of 6 classes have no training sample (4, 5), ")
+    (line,) = dataset_remarks(load(everything(npz("nine", y_test=np.repeat([0, 1, 2, 5], 10)))).merged())
     assert line.startswith("1 of 6 classes has no training sample (4), ")
 
 

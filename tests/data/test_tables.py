@@ -14,6 +14,7 @@ from pfl_ops.data.clients import build_clients
 from pfl_ops.data.datasets import DataSection, load, partition_for
 from pfl_ops.data.npz import DataError, checked
 from pfl_ops.data.partition import PARTITIONS
+from pfl_ops.data.remarks import dataset_remarks
 from pfl_ops.data.tables import read_table
 
 Save = Callable[[pd.DataFrame], Path]
@@ -218,15 +219,15 @@ def test_a_split_under_another_name_is_named(save: Save, name: str) -> None:
     """Numbers in such a column are a feature, and test samples are drawn; one line says so."""
     data = load(DataSection(name=str(save(frame(**{name: np.arange(60) % 2})))))
     told = f"column '{name}' is a feature, and mine has no test samples of its own; their column is named split"
-    assert data.remarks == (told,)
+    assert dataset_remarks(data) == (told,)
     split = np.resize(["train", "train", "train", "test"], 60)
-    assert load(DataSection(name=str(save(frame(split=split, **{name: np.arange(60) % 2}))))).remarks == ()
+    assert dataset_remarks(load(DataSection(name=str(save(frame(split=split, **{name: np.arange(60) % 2})))))) == ()
 
 
 def test_features_and_known_clients_make_no_line_on_owners(save: Save) -> None:
     """No line about a feature whose name only begins so, nor about a client's number beside `client`."""
-    assert load(DataSection(name=str(save(frame(client=None, user_age=np.arange(60)))))).remarks == ()
-    assert load(DataSection(name=str(save(frame(client_id=np.arange(60) % 3))))).remarks == ()
+    assert dataset_remarks(load(DataSection(name=str(save(frame(client=None, user_age=np.arange(60))))))) == ()
+    assert dataset_remarks(load(DataSection(name=str(save(frame(client_id=np.arange(60) % 3)))))) == ()
 
 
 def test_arrays_of_owners_under_another_name_are_named(tmp_path: Path) -> None:
@@ -235,7 +236,7 @@ def test_arrays_of_owners_under_another_name_are_named(tmp_path: Path) -> None:
     arrays = {f"{key}_{split}": value for split in ("train", "test") for key, value in part.items()}
     path = tmp_path / "mine.npz"
     np.savez(path, **arrays, notes=np.arange(3))
-    assert load(DataSection(name=str(path))).remarks == ()
+    assert dataset_remarks(load(DataSection(name=str(path)))) == ()
     np.savez(path, **arrays, clients_train=np.arange(4), clients_test=np.arange(4))
-    (told,) = load(DataSection(name=str(path))).remarks
+    (told,) = dataset_remarks(load(DataSection(name=str(path))))
     assert told == "array 'clients_train' is left alone, and mine has no clients; owners are client_train, client_test"
