@@ -108,17 +108,20 @@ def unpacked_file(path: Path, form: Form | None = None) -> store.Unpacked:
     Raises:
         DataError: it can't be read, or has another form.
     """
+    content = path
     try:
-        path = path.resolve()
-        stat = path.stat()
+        content = path.resolve()
+        stat = content.stat()
     except OSError as error:
-        raise DataError(f"{path} cannot be read ({error.strerror})") from error
-    if not path.is_file():
-        raise DataError(f"{path} is not a file")
+        raise DataError(f"{content} cannot be read ({error.strerror})") from error
+    if not content.is_file():
+        raise DataError(f"{content} is not a file")
+    # a store of contents gives files no ending: its links have it
+    path = content if content.suffix in READERS else path.absolute()
     read = READERS.get(path.suffix, read_npz)
     shape, n_classes = form or (None, None)
     wanted = "any" if form is None else f"{shape} {n_classes}"
-    source = f"file {path} {_state(stat)} {wanted} {TABLE_RULES if read is read_table else ARRAY_RULES}"
+    source = f"file {content} {_state(stat)} {wanted} {TABLE_RULES if read is read_table else ARRAY_RULES}"
     return store.unpacked(source, lambda: checked(read(path), str(path), shape, n_classes))
 
 

@@ -224,6 +224,14 @@ def test_a_split_under_another_name_is_named(save: Save, name: str) -> None:
     assert dataset_remarks(load(DataSection(name=str(save(frame(split=split, **{name: np.arange(60) % 2})))))) == ()
 
 
+def test_a_table_behind_a_link_is_read_by_the_ending_of_the_link(save: Save, tmp_path: Path) -> None:
+    """Stores of contents, as Hugging Face's cache, have files without an ending; it was "damaged, or no .npz file"."""
+    data = load(DataSection(name=str(file := save(frame()))))
+    link = tmp_path / f"linked{file.suffix}"
+    link.symlink_to(file.rename(tmp_path / "0123abcd"))
+    assert load(DataSection(name=str(link))).digest == data.digest
+
+
 def test_features_and_known_clients_make_no_line_on_owners(save: Save) -> None:
     """No line about a feature whose name only begins so, nor about a client's number beside `client`."""
     assert dataset_remarks(load(DataSection(name=str(save(frame(client=None, user_age=np.arange(60))))))) == ()
