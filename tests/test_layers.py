@@ -87,7 +87,7 @@ ROOMS: dict[str, Layers] = {
     ],
     "config": [
         (
-            {"experiment", "arguments", "samples", "identity", "final_samples", "without_effect"},
+            {"experiment", "arguments", "samples", "identity", "final_samples", "without_effect", "conflicts"},
             True,
         ),  # each of them speaks of the experiment
         ({"precedence"}, False),

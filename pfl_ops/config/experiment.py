@@ -14,6 +14,7 @@ from pydantic import Field, ModelWrapValidatorHandler, ValidationError, model_va
 from pfl_ops.algorithms import ALGORITHMS
 from pfl_ops.config import precedence, yaml_files
 from pfl_ops.config.arguments import unknown_setting
+from pfl_ops.config.conflicts import check_characters, check_required, check_scaling
 from pfl_ops.config.fields import Kinds, Setting, Tree, settings, show
 from pfl_ops.config.identity import fingerprint, identity
 from pfl_ops.config.paths import explain, nest
@@ -24,7 +25,6 @@ from pfl_ops.data.partition import PARTITIONS, Scheme
 from pfl_ops.errors import PflOpsError
 from pfl_ops.federation.settings import Evaluation, Execution, Participation, Training, UniformParticipation
 from pfl_ops.models import MODELS, ModelSection
-from pfl_ops.models.backbone import has_backbone
 from pfl_ops.section import MOST_SEED, Section, check_last_seed, plain_values
 
 if TYPE_CHECKING:
@@ -183,32 +183,10 @@ class Experiment(Section):
             made = build(tree)
         except ValidationError as error:
             raise explain(error, cls, tree) from error
-        made._check_required()
-        made._check_scaling()
+        check_required(made)
+        check_scaling(made)
         check_last_seed(made.seed, made.repetitions, "repetitions")
         return made
-
-    def _check_required(self) -> None:
-        """Refuse settings without which the method is not itself."""
-        method = self.algorithm
-        required = method.required()
-        wrong = [path for path, allowed in required.items() if not _meets(self.get(path), allowed)]
-        if wrong:
-            needs = " and ".join(
-                f"{path} set" if allowed is ... else f"{path}={'|'.join(map(_text, _several(allowed)))}"
-                for path, allowed in required.items()
-            )
-            because = f" ({method.because})" if method.because else ""
-            got = " and ".join(_text(self.get(path)) for path in wrong)
-            raise PflOpsError(f"{method.name} needs {needs}{because}; got {got}")
-
-    def _check_scaling(self) -> None:
-        """Refuse an input scaling that a frozen network would not see."""
-        if self.data.scaling != "standard" and has_backbone(self.model):
-            raise PflOpsError(
-                f"data.scaling must be standard with {self.model.name}, whose frozen part scales images itself; "
-                f"got {_text(self.data.scaling)}"
-            )
 
     # -- changing one -------------------------------------------------------------------------------------------------
 
@@ -502,50 +480,29 @@ class Experiment(Section):
         from pfl_ops.federation.loop.simulate import Simulation
         from pfl_ops.models.base import build, check, example_of
 
-        if (renewed := self.renewed()) is not self:
-            return renewed.build(
-                data_dir=data_dir,
-                execution=execution,
-                folder=folder,
-                resume=resume,
-                stages=stages,
-                final=final,
-                adapt=adapt,
-            )
-        dataset = samples(self, data_dir, execution)
-        if self.model.name == "char_lstm" and (dataset.mean.any() or (dataset.std != 1).any()):
-            raise PflOpsError(
-                f"model 'char_lstm' needs the character codes of {dataset.name} as stored: data.scaling=[0, 1]; "
-                f"got {_text(self.data.scaling)}"
-            )
-        clients = self.clients(dataset)
-        final_number = final_samples(self, dataset)
-        network = build(self.model, clients.shape, clients.n_classes, self.seed)
+        experiment = self.renewed()
+        dataset = samples(experiment, data_dir, execution)
+        check_characters(experiment, dataset)
+        clients = experiment.clients(dataset)
+        final_number = final_samples(experiment, dataset)
+        network = build(experiment.model, clients.shape, clients.n_classes, experiment.seed)
         return Simulation(
             network,
-            self.algorithm,
+            experiment.algorithm,
             clients,
-            self.training,
-            self.participation,
-            self.evaluation.model_copy(update={"final": "all" if final_number is None else final_number}),
-            seed=self.seed,
+            experiment.training,
+            experiment.participation,
+            experiment.evaluation.model_copy(update={"final": "all" if final_number is None else final_number}),
+            seed=experiment.seed,
             execution=execution,
-            stackable=check(network, example_of(clients.shape), self.model.name),
+            stackable=check(network, example_of(clients.shape), experiment.model.name),
             folder=folder,
-            identity=self.digest(data_dir) if folder is not None else "",
+            identity=experiment.digest(data_dir) if folder is not None else "",
             stages=stages,
             final=final,
             resume=resume,
             adapt=adapt,
         )
-
-
-def _several(allowed: Any) -> tuple[Any, ...]:
-    return allowed if isinstance(allowed, tuple) else (allowed,)
-
-
-def _meets(value: Any, allowed: Any) -> bool:
-    return value is not None if allowed is ... else value in _several(allowed)
 
 
 def _tags_first(tree: Any) -> Any:
@@ -557,9 +514,3 @@ def _tags_first(tree: Any) -> Any:
 
 def _in_order(value: Any) -> Any:
     return sorted(value, key=repr) if isinstance(value, set | frozenset) else value
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, str):
-        return value
-    return f"{value:g}" if isinstance(value, float) else show(value)

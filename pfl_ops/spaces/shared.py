@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
+from pfl_ops.config.conflicts import meets
 from pfl_ops.config.precedence import EITHER
 from pfl_ops.errors import PflOpsError
 from pfl_ops.spaces.checking import hold, refusal
@@ -166,7 +167,6 @@ def _permitted(parameter: Parameter, method: MethodSpace) -> Iterator[Parameter]
     if required is ...:
         yield parameter
     elif parameter.kind == "choice":
-        allowed = required if isinstance(required, tuple) else (required,)
-        choices = tuple(choice for choice in parameter.choices if choice in allowed)
+        choices = tuple(choice for choice in parameter.choices if meets(choice, required))
         if len(choices) > 1:
             yield replace(parameter, choices=choices)

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from pfl_ops import rng
 from pfl_ops.algorithms.base import Algorithm, ClientRows, Models, Round, Rows, Task
+from pfl_ops.config.conflicts import meets
 from pfl_ops.federation.execution.workers import PooledTrainer
 from pfl_ops.federation.loop.simulate import commit
 from pfl_ops.federation.misuse import captured, name_of
@@ -449,17 +450,8 @@ def _ragged() -> Federation:
 
 def _allows(method: Algorithm, training: Training) -> bool:
     """True if the method can be trained so, by what it requires."""
-    for path, allowed in method.required().items():
-        section, _, name = path.partition(".")
-        if section == "training":
-            value = getattr(training, name)
-            if (
-                value is None
-                if allowed is ...
-                else value not in (allowed if isinstance(allowed, tuple) else (allowed,))
-            ):
-                return False
-    return True
+    required = {path.partition("."): allowed for path, allowed in method.required().items()}
+    return all(meets(getattr(training, name), x) for (section, _, name), x in required.items() if section == "training")
 
 
 @contextmanager
