@@ -1,12 +1,9 @@
 """Tests of the contract that every method keeps."""
 
-import contextlib
 import functools
 import math
-import pickle
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal, get_args, get_origin
@@ -18,17 +15,15 @@ from pydantic import ValidationError
 from torch import Tensor
 
 from pfl_ops import rng
-from pfl_ops.algorithms.base import Algorithm, ClientRows, Models, Round, Rows, Task
+from pfl_ops.algorithms.base import Algorithm, ClientRows, Models, Round, Rows
 from pfl_ops.config.conflicts import meets
 from pfl_ops.federation.execution.workers import PooledTrainer
 from pfl_ops.federation.loop.simulate import commit
-from pfl_ops.federation.misuse import captured, name_of
 from pfl_ops.federation.scoring.stages import made
 from pfl_ops.federation.settings import Training
 from pfl_ops.federation.state.checkpoint import Checkpoints
-from pfl_ops.federation.training import plan
-from pfl_ops.federation.training.chunk import Chunk
 from pfl_ops.testing.federations import Federation, ragged_task
+from pfl_ops.testing.patches import ProcessesHere, draws_by_size, noting_bound_rows, noting_draws, other_padding
 from pfl_ops.testing.simulation import MethodSimulation, Values
 
 ONE_CLIENT = (
@@ -88,7 +83,7 @@ class AlgorithmContract:
         training = self._trainings()[0]
         shared = self._play(training, stack=None)
         shared.trainer = PooledTrainer(shared.trainer, 2)
-        shared.trainer.processes = _ProcessesHere(shared.trainer.held)  # type: ignore[assignment]
+        shared.trainer.processes = ProcessesHere(shared.trainer.held)  # type: ignore[assignment]
         self._agree(
             self._play(training, stack=None).run(self.cohorts), shared.run(self.cohorts),
             "one process and two workers", "a step or loss may run in another process: it returns what it finds",
@@ -98,7 +93,7 @@ class AlgorithmContract:
     def test_padding_does_not_matter(self) -> None:
         """The padding of short batches has no effect."""
         training = self._trainings()[0]
-        with _other_padding():
+        with other_padding():
             other = self._play(training).run(self.cohorts)
         self._agree(
             self._play(training).run(self.cohorts), other, "one padding and another",
@@ -130,7 +125,7 @@ class AlgorithmContract:
         sizes = [play.task.n_clients if cohort is None else len(set(cohort)) for cohort in self.cohorts]
         bound: list[set[str]] = []
         for cohort in self.cohorts:
-            with _noting_bound_rows() as names:
+            with noting_bound_rows() as names:
                 play.round(cohort)
             bound.append(names)
         always = sorted(set.intersection(*bound)) if len(set(sizes)) > 1 else []
@@ -148,7 +143,7 @@ class AlgorithmContract:
         training = self._trainings()[0].model_copy(update={"batch_size": None})
         n = self._play(training).task.n_clients
         order = torch.tensor([*range(1, n, 2), *range(0, n, 2)])  # new number -> client: neither a shift nor a mirror
-        with _draws_by_size(), _noting_draws() as drawn:
+        with draws_by_size(), noting_draws() as drawn:
             before = self._models(training, torch.arange(n))
             after = self._models(training, order)
         if not drawn:
@@ -419,30 +414,6 @@ def _gap(one: Tensor, other: Tensor) -> float:
     return float(gap.masked_fill((x == y) | (x.isnan() & y.isnan()), 0.0).max())
 
 
-class _ProcessesHere:
-    """Two processes whose jobs are done in this one, on copies of all that would travel."""
-
-    count = 2
-
-    def __init__(self, held: Mapping[str, Any]) -> None:
-        self.held = held
-
-    def ask(
-        self, do: Any, parts: Sequence[Any], given: Mapping[str, Any],
-        outs: Mapping[str, tuple[Sequence[int], torch.dtype]],
-    ) -> tuple[list[Any], dict[str, Tensor]]:  # fmt: skip
-        """Return the results in the order of the parts, and the tensors that they fill together."""
-        import cloudpickle
-
-        tensors = {name: torch.zeros(tuple(shape), dtype=dtype) for name, (shape, dtype) in outs.items()}
-        message = cloudpickle.dumps((dict(self.held), dict(given)))
-        answers = []
-        for part in parts:
-            held, own = pickle.loads(message)
-            answers.append(do(held, part, **own, outs=tensors))
-        return answers, tensors
-
-
 @functools.cache
 def _ragged() -> Federation:
     return ragged_task()
@@ -454,73 +425,9 @@ def _allows(method: Algorithm, training: Training) -> bool:
     return all(meets(getattr(training, name), x) for (section, _, name), x in required.items() if section == "training")
 
 
-@contextmanager
-def _other_padding() -> Iterator[None]:
-    """Fill up short batches with sample 0 instead of the batch's own first sample."""
-    plain = Chunk.__init__
-
-    def init(self: Chunk, *args: Any, **kwargs: Any) -> None:
-        plain(self, *args, **kwargs)
-        self.samples[torch.arange(self.samples.shape[-1]) >= torch.from_numpy(self.counts)[..., None]] = 0
-
-    with mock.patch.object(Chunk, "__init__", init):
-        yield
-
-
 def _by_client(models: Models, order: Tensor) -> Tensor:
     """Parameters [P], or rows [C, P] in the order of the clients' first numbers."""
     return models.params if models.clients is None else models.params[torch.argsort(order[models.clients])]
-
-
-@contextmanager
-def _draws_by_size() -> Iterator[None]:
-    """Draw the same batches and shares for all clients of one size, whatever their numbers and the round."""
-    draw, part = plan.draw, plan.part
-    with (
-        mock.patch.object(plan, "draw", lambda n, *, rng, **given: draw(n, rng=np.random.default_rng(n), **given)),
-        mock.patch.object(plan, "part", lambda n, share, rng: part(n, share, np.random.default_rng(n))),
-    ):
-        yield
-
-
-@contextmanager
-def _noting_draws() -> Iterator[list[str]]:
-    """Yield a list of the purposes for which a method draws by `r.rng` or `task.rng` meanwhile."""
-    drawn: list[str] = []
-    of_round, of_task = Round.rng, Task.rng
-
-    def by_round(r: Round, purpose: str) -> np.random.Generator:
-        drawn.append(purpose)
-        return of_round(r, purpose)
-
-    def by_task(task: Task, purpose: str) -> np.random.Generator:
-        drawn.append(purpose)
-        return of_task(task, purpose)
-
-    with mock.patch.object(Round, "rng", by_round), mock.patch.object(Task, "rng", by_task):
-        yield drawn
-
-
-@contextmanager
-def _noting_bound_rows() -> Iterator[set[str]]:
-    """Yield the names of functions that bind a tensor with as many rows as the round that is given them has clients."""
-    names: set[str] = set()
-    verbs = {verb: getattr(Round, verb) for verb in ("train", "walk", "sweep")}
-
-    def noting(verb: str) -> Any:
-        def call(r: Round, *args: Any, **given: Any) -> Any:
-            functions = [value for value in (*args, *given.values()) if callable(value)]
-            for function in functions:
-                rows = [value.shape[0] for value in captured(function) if isinstance(value, Tensor) and value.dim()]
-                names.update({name_of(function)} if len(r.cohort) in rows else ())
-            return verbs[verb](r, *args, **given)
-
-        return call
-
-    with contextlib.ExitStack() as patched:
-        for verb in verbs:
-            patched.enter_context(mock.patch.object(Round, verb, noting(verb)))
-        yield names
 
 
 def _with_another(method: Algorithm, name: str) -> Algorithm:
