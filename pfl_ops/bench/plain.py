@@ -15,7 +15,7 @@ from pfl_ops.bench.case import RATE, Case, as_written, normalised
 from pfl_ops.data.clients import Clients
 from pfl_ops.federation.network.net import Net
 
-AT_ONCE = 500  # images that a model is shown at once in evaluation, as in ours
+EVALUATION_BATCH = 500  # images that a model is shown at once in evaluation, as in ours
 
 
 class PlainLoop(BenchCandidate):
@@ -107,6 +107,6 @@ def accuracy(model: nn.Module, x: Tensor, y: Tensor) -> float:
     model.eval()
     right = [
         (model(images).argmax(dim=1) == classes).sum()
-        for images, classes in zip(x.split(AT_ONCE), y.split(AT_ONCE), strict=True)
+        for images, classes in zip(x.split(EVALUATION_BATCH), y.split(EVALUATION_BATCH), strict=True)
     ]
     return float(torch.stack(right).sum()) / len(y) if len(y) else float("nan")

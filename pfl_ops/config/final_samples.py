@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pfl_ops.config.experiment import Experiment
     from pfl_ops.data.datasets import Dataset
 
-LEAST = 1000
+LEAST_SAMPLES = 1000
 SHARE = 0.1  # of the operations of training
 PASSES = 3  # forward and backward, in forward passes
 STAGES = 2  # with models of their own for each client: L1 and L2
@@ -51,4 +51,4 @@ def _affordable(experiment: "Experiment", n_train: int) -> int:
     known = getattr(experiment.partition, "clients", None)
     scored = experiment.evaluation.clients or min(known or ALL_UP_TO, ALL_UP_TO)
     trained = experiment.training.rounds * experiment.participation.share * n_train
-    return max(LEAST, round(SHARE * PASSES * trained / (STAGES * scored)))
+    return max(LEAST_SAMPLES, round(SHARE * PASSES * trained / (STAGES * scored)))

@@ -44,7 +44,7 @@ from pfl_ops.probe.memory import release  # noqa: E402
 P = ParamSpec("P")
 T = TypeVar("T")
 
-LEAST = 0.01  # of a CPU or a GPU that a trial can have; Ray counts in steps of 0.0001
+LEAST_SHARE = 0.01  # of a CPU or a GPU that a trial can have; Ray counts in steps of 0.0001
 JOBS_ON_A_GPU = 4  # at most, where nothing is said
 LOGICAL_GPUS = "PFL_OPS_LOGICAL_GPUS"
 """Environment variable: tell Ray of so many GPUs, whatever the machine has. For tests of scheduling."""
@@ -255,7 +255,7 @@ def share(
             f"--gpus-per-{unit} {gpus_per_trial:g}: {where} has {has}; leave it out (or give 0) to train on the CPU, "
             f"with --cpus-per-{unit} and --concurrency to share it out"
         )
-    if gpus_per_trial and not any(_fit(machine, LEAST, gpus_per_trial) for machine in machines):
+    if gpus_per_trial and not any(_fit(machine, LEAST_SHARE, gpus_per_trial) for machine in machines):
         raise PflOpsError(
             f"--gpus-per-{unit} {gpus_per_trial:g}: no machine of {where} has so many GPUs; a {unit} computes on one: "
             "use 1 or a share of it"

@@ -28,7 +28,7 @@ from pfl_ops.errors import PflOpsError
 from pfl_ops.papers.evidence import SeedDifferences
 from pfl_ops.papers.expression import Node, Number, Term
 
-MOST = 2000
+MOST_COMBINATIONS = 2000
 """Linear combinations of a form; max of 40 less min of 40 has 1,600."""
 
 
@@ -153,7 +153,7 @@ class Expansion:
         """Return a side's form.
 
         Raises:
-            PflOpsError: max, min or abs times a term, whose sign is not known; more than `MOST` combinations.
+            PflOpsError: max, min or abs times a term, whose sign is not known; too many combinations.
         """
         if isinstance(node, Number):
             return ((LinearCombination(constant=node.number),),)
@@ -231,10 +231,10 @@ class Expansion:
         return ((LinearCombination(((one, 1.0),)).times(factor),),)
 
     def _checked(self, count: int) -> None:
-        if count > MOST:
+        if count > MOST_COMBINATIONS:
             raise PflOpsError(
-                f"claim '{self.says}': its max, min and abs stand for more than {MOST:,} comparisons; make several "
-                "claims of it"
+                f"claim '{self.says}': its max, min and abs stand for more than {MOST_COMBINATIONS:,} comparisons; "
+                "make several claims of it"
             )
 
 

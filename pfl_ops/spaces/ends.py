@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from pfl_ops.config.experiment import Experiment
     from pfl_ops.config.fields import AllowedValues
 
-NEAR = 0.02  # of a range (of its logarithm, where it is drawn so) from an end
+SHARE_OF_AN_END = 0.02  # of a range (of its logarithm, where it is drawn so) from an end
 
 
 def at_ends(space: Space, experiment: "Experiment", point: Mapping[str, Value]) -> tuple[str, ...]:
@@ -39,7 +39,7 @@ def _ends(p: Parameter, value: Value, allowed: "AllowedValues") -> Iterator[bool
     if p.is_fixed:
         return
     low, high, x = (math.log(v) if p.log else float(v) for v in (p.low, p.high, value))
-    near = NEAR * (high - low) if p.kind == "float" else 0.0
+    near = SHARE_OF_AN_END * (high - low) if p.kind == "float" else 0.0
     step = 1.0 if p.kind == "int" else 0.0  # to the first number inside an open bound
     yield x - low <= near and (allowed.low is None or p.low - allowed.low > step * allowed.low_open)
     yield high - x <= near and (allowed.high is None or allowed.high - p.high > step * allowed.high_open)

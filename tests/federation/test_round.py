@@ -127,7 +127,7 @@ def test_losses_on_a_share(models):
 @pytest.mark.parametrize("stack", [None, 2, 3])
 def test_full_gradients(models, stack, at_once, monkeypatch):
     """Of the mean loss over all of a client's samples, however ragged; without weight decay; in pieces or whole."""
-    monkeypatch.setattr(round_, "AT_ONCE", at_once)
+    monkeypatch.setattr(round_, "FULL_GRADIENT_BATCH", at_once)
     r = play(stack, weight_decay=0.5).at(CLIENTS)
     for w in (models, models[0]):
         got = r.grad(w)

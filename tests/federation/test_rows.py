@@ -283,7 +283,7 @@ def test_a_weighted_sum_is_over_all_clients(rows, monkeypatch):
 
     A row at a time, as if no two fitted into memory; rows without a weight, and those about to change, are not read.
     """
-    monkeypatch.setattr("pfl_ops.federation.state.rows.AT_ONCE", 1)
+    monkeypatch.setattr("pfl_ops.federation.state.rows.BYTES_AT_ONCE", 1)
     rows.write(torch.tensor([0, 2, 3]), torch.tensor([[5.0, 6], [7, 8], [9, 9]], dtype=torch.float64))
     weights = torch.tensor([0.5, 0.25, 2, 0], dtype=torch.float64)
     assert rows.weighted(weights).tolist() == [16.75, 19.5]

@@ -158,7 +158,7 @@ def test_the_start_is_every_clients_own_where_they_differ() -> None:
 @pytest.mark.parametrize("at_once", [1, 50])
 def test_start_of_groups_of_equal_models_is_of_each(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The two largest clients, 2 and 3, start from one model, that answers 2; clients 0 and 1 from others, 0 and 1."""
-    monkeypatch.setattr("pfl_ops.federation.scoring.stages.AT_ONCE", at_once)
+    monkeypatch.setattr("pfl_ops.federation.scoring.stages.MODELS_AT_ONCE", at_once)
     start = next(iter(simulation(Puppet(l1=lambda k: min(k, 2)), rounds=1).run()))
     assert start.metrics["test/L1/local/mean"] == pytest.approx((3 / 4 + 2 / 3 + 1) / 3)
     assert start.metrics["test/L1/global/worst"] == pytest.approx(2 / 8)
@@ -168,7 +168,7 @@ def test_start_of_groups_of_equal_models_is_of_each(at_once: int, monkeypatch: p
 def test_models_of_some_clients_alone_are_refused(shared: bool, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Client 0 has a model of its own, and for the others `personal` gives one for all, which was scored as client
     0's, too; or none."""
-    monkeypatch.setattr("pfl_ops.federation.scoring.stages.AT_ONCE", 1)
+    monkeypatch.setattr("pfl_ops.federation.scoring.stages.MODELS_AT_ONCE", 1)
 
     class Mixed(FedAvg):
         def personal(self, s: Any, r: Any) -> Any:
@@ -356,7 +356,7 @@ def test_a_stage_that_trains_gives_the_same_however_often_and_for_whom_it_is_ask
     played(method, rounds=1)
     (who, curve), (_, last) = method.rows
     assert torch.equal(curve, last)
-    monkeypatch.setattr("pfl_ops.federation.scoring.stages.AT_ONCE", 1)
+    monkeypatch.setattr("pfl_ops.federation.scoring.stages.MODELS_AT_ONCE", 1)
     method.rows.clear()
     played(method, rounds=1)
     assert [w for w, _ in method.rows] == [[k] for k in who] * 2
@@ -366,7 +366,7 @@ def test_a_stage_that_trains_gives_the_same_however_often_and_for_whom_it_is_ask
 @pytest.mark.parametrize("at_once", [1, 3])
 def test_models_may_be_asked_for_a_few_at_a_time(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = traces(played(FLIU(), rounds=2, share=0.5)[0])
-    monkeypatch.setattr("pfl_ops.federation.scoring.stages.AT_ONCE", at_once)
+    monkeypatch.setattr("pfl_ops.federation.scoring.stages.MODELS_AT_ONCE", at_once)
     same(whole, traces(played(FLIU(), rounds=2, share=0.5)[0]))
 
 

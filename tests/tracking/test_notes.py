@@ -8,7 +8,7 @@ from pfl_ops.config.experiment import Experiment
 from pfl_ops.registry import load_plugin
 from pfl_ops.tracking.descriptions.notes import (
     LONGEST_TRIAL_NAME,
-    MOST,
+    TITLE_LENGTH,
     began,
     line,
     study,
@@ -28,7 +28,7 @@ def test_a_run_is_called_by_its_method_and_what_is_unusual_about_it():
     assert title(Experiment.of("fliu", lr=0.001)) == "fliu"  # its own recommendation
     every = {"lr": 1 / 3, "clients": 7, "rounds": 9, "batch_size": 3, "local_steps": 5, "participation": 0.123}
     long = title(Experiment.of("fedavg", **every, **{"training.momentum": 0.123, "training.weight_decay": 0.001}))
-    assert len(long) == MOST and long.endswith("…")
+    assert len(long) == TITLE_LENGTH and long.endswith("…")
 
 
 def test_runs_are_one_line_only_where_nothing_but_their_seed_differs():

@@ -23,11 +23,11 @@ from pfl_ops.system.machine import cpu_model
 from pfl_ops.system.memory import out_of_memory
 
 SHARE = 0.01  # of the time of all training, that timing takes
-LEAST, MOST = {"cpu": 0.6, "cuda": 5.0}, {"cpu": 12.0, "cuda": 20.0}  # seconds of timing
+LEAST_SECONDS, MOST_SECONDS = {"cpu": 0.6, "cuda": 5.0}, {"cpu": 12.0, "cuda": 20.0}  # seconds of timing
 SHORT = 0.1  # of the time of all training, that timing takes at most, however short that is
 READINGS = 60  # that fit into the time of timing, where a single step is not longer
 LAPS = 5  # further readings of each candidate that may still win; twice as many where the best is disturbed
-NEAR = 0.85  # of the best: what may still win, or is not yet a step backwards
+NEARLY_BEST = 0.85  # of the best: what may still win, or is not yet a step backwards
 HOPELESS = 0.5  # of the best: a larger stack is tried only where stacks gain
 GAINS = 1.2  # times the rate of the stack before: such growth may catch up
 KEPT = 30 * 24 * 3600  # seconds for which a timing is kept: libraries and firmware change
@@ -136,7 +136,7 @@ class Timing:
     def serves(self, samples: float, on: str) -> bool:
         """True if it is not much shorter than a timing for a run of so many samples."""
         wanted = length(samples / max([*self.rates.values(), 1e-9]), on)
-        return self.seconds >= max(wanted / 2, min(wanted, LEAST[on]))
+        return self.seconds >= max(wanted / 2, min(wanted, LEAST_SECONDS[on]))
 
 
 def length(training: float, on: str) -> float:
@@ -145,7 +145,7 @@ def length(training: float, on: str) -> float:
     >>> length(600.0, "cpu"), length(10.0, "cpu"), length(4.0, "cpu")  # 1 %; the least; a tenth
     (6.0, 0.6, 0.4)
     """
-    return min(max(SHARE * training, LEAST[on]), SHORT * training, MOST[on])
+    return min(max(SHARE * training, LEAST_SECONDS[on]), SHORT * training, MOST_SECONDS[on])
 
 
 class Race:
@@ -283,12 +283,12 @@ def measure(
     hints = [c for p in others if race.has_time(c := best._replace(precision=p), race.rates[best], steps=4)]
     for c in hints:
         race.enter(c, race.rates[best])
-    bar = {lane.threads: NEAR * lane.best for lane in lanes}
+    bar = {lane.threads: NEARLY_BEST * lane.best for lane in lanes}
     fast = race.rates[best]
     front = [c for c, r in race.rates.items() if r >= (fast if c in hints else bar[c.threads])]
     race.laps(front)
     several = max(lane.threads for lane in lanes)
-    workers = len(lanes) > 1 and race.seconds >= LEAST[on.type]  # shorter runs have none
+    workers = len(lanes) > 1 and race.seconds >= LEAST_SECONDS[on.type]  # shorter runs have none
     scaling = cores.scaling(several, seconds=min(0.02, race.seconds / 30)) if workers else 1.0
     return Timing(race.rates, scaling, race.seconds, quiet=not race.short and race.clean.issuperset(front))
 

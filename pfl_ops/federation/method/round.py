@@ -30,7 +30,7 @@ from pfl_ops.federation.misuse import MisuseError, kind
 from pfl_ops.federation.network import fisher
 from pfl_ops.federation.network.optim import Rule
 
-AT_ONCE = 500  # samples behind one piece of a full gradient: memory, not meaning
+FULL_GRADIENT_BATCH = 500  # samples behind one piece of a full gradient: memory, not meaning
 
 
 @dataclass(frozen=True)
@@ -312,7 +312,7 @@ class Round:
         check_rows("w", w, len(self.cohort), or_one=True)
         start = w.expand(len(self._clients), -1) if w.dim() == 1 else w
         carry = {"w": start, "g": torch.zeros_like(start), "n": self.n}
-        return self.walk(carry, _add_gradient, epochs=1, batch=AT_ONCE, stream="grad")["g"]
+        return self.walk(carry, _add_gradient, epochs=1, batch=FULL_GRADIENT_BATCH, stream="grad")["g"]
 
     def square_norms(self, w: Tensor) -> Tensor:
         """Mean over each client's samples of ‖∇ loss(w_k; x, y)‖², [C]: the trace of its empirical Fisher information.
@@ -324,7 +324,7 @@ class Round:
         >>> r.square_norms(r.task.initial).tolist()  # 2² and (−4)²
         [4.0, 16.0]
         """
-        sums, counts = self.sweep(w, partial(fisher.square_lengths, loss=self.task.loss), batch=fisher.AT_ONCE)
+        sums, counts = self.sweep(w, partial(fisher.square_lengths, loss=self.task.loss), batch=fisher.SQUARE_BATCH)
         return sums / counts
 
     def class_means(self, w: Tensor) -> Tensor:
@@ -335,7 +335,7 @@ class Round:
         >>> r.class_means(r.task.initial).tolist()
         [[[0.0, 1.0]], [[6.0, 7.0]]]
         """
-        sums, _ = self.sweep(w, _features_by_class, batch=max(1, 10 * AT_ONCE // self.net.n_classes))
+        sums, _ = self.sweep(w, _features_by_class, batch=max(1, 10 * FULL_GRADIENT_BATCH // self.net.n_classes))
         return sums / self.class_counts.clamp(min=1)[..., None]
 
     def cross(self, models: Tensor, who: Tensor, *, share: Share | None = None) -> Tensor:

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from pfl_ops.federation.network.cross_entropy import Loss, cross_entropy
 from pfl_ops.federation.network.net import Net, Step, is_plain_convolution
 
-AT_ONCE = 50  # samples: the patches of a convolution take memory
+SQUARE_BATCH = 50  # samples: the patches of a convolution take memory
 
 
 def square_lengths(net: Net, w: Tensor, x: Tensor, y: Tensor, *, loss: Loss = cross_entropy) -> Tensor:

@@ -3,7 +3,7 @@
 Together, models save calls; each model by itself gets the faster kernels (stacked convolutions are grouped ones). So
 they are asked together only as far as a call is small:
 
-    m = worth / (operations of an answer · samples a model),    a power of two from 1 to MOST
+    m = worth / (operations of an answer · samples a model),    a power of two from 1 to MOST_MODELS
 
 On the same samples, models share one large product, so that larger calls are worth it. On samples of their own, the
 inputs of a call have to stay in the processor's cache as well. Nothing is timed, so that a run's numbers do not depend
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 OWN = 1.2e8  # operations in a call from which on further models gain nothing, each on samples of its own
 INPUTS = 4e5  # numbers that the samples of such a call may have
 SHARED = 6e8  # operations, all on the same samples
-MOST = 16  # models in a call
+MOST_MODELS = 16  # models in a call
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
@@ -78,5 +78,5 @@ def operations(network: nn.Module, x: Tensor) -> float:
 
 
 def _power(fits: float) -> int:
-    """The largest power of two of 1 to `MOST` that fits."""
-    return 1 << max(int(min(fits, MOST)).bit_length() - 1, 0)
+    """The largest power of two of 1 to `MOST_MODELS` that fits."""
+    return 1 << max(int(min(fits, MOST_MODELS)).bit_length() - 1, 0)

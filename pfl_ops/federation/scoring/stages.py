@@ -16,7 +16,7 @@ from pfl_ops.federation.method.round import Round
 from pfl_ops.federation.misuse import MisuseError
 from pfl_ops.federation.scoring.evaluate import Scorer, Scores
 
-AT_ONCE = 50  # models that a method is asked for at a time, at most
+MODELS_AT_ONCE = 50  # models that a method is asked for at a time, at most
 BYTES_AT_ONCE = 64 << 20  # and of what size, where nothing is stacked
 
 
@@ -41,7 +41,7 @@ class StageScores:
     ) -> None:  # fmt: skip
         self.method, self.scorer, self.round_at, self.wanted = method, scorer, round_at, frozenset(wanted)
         self.during = self.wanted & frozenset(during)
-        self.at_once = max(stack, min(AT_ONCE, BYTES_AT_ONCE // max(row_bytes, 1)), 1)
+        self.at_once = max(stack, min(MODELS_AT_ONCE, BYTES_AT_ONCE // max(row_bytes, 1)), 1)
 
     def start(self, s: State) -> dict[str, Scores]:
         """L1 before round 1. Where clients start from the same models, as nearly always, one speaks for all.

@@ -16,7 +16,7 @@ from pfl_ops.system import memory
 SHARE = 0.25
 """Of the memory that is free, what state may take. Where all take part, a round holds up to three further copies
 of it: what its clients start from, what they trained, what it makes of that."""
-AT_ONCE = 16 << 20  # bytes of rows that are added up at a time, or one row where that is larger
+BYTES_AT_ONCE = 16 << 20  # bytes of rows that are added up at a time, or one row where that is larger
 NUMBERS = (torch.int64, torch.int32)
 """Types of client numbers; PyTorch takes bool and uint8 for masks."""
 
@@ -148,7 +148,7 @@ class ClientRows:
             unwritten[clients] = kept[clients] = False
             total += weights[clients] @ values
         total += weights[unwritten].sum() * self.base
-        for some in kept.nonzero()[:, 0].split(max(1, AT_ONCE // max(self.row_bytes, 1))):
+        for some in kept.nonzero()[:, 0].split(max(1, BYTES_AT_ONCE // max(self.row_bytes, 1))):
             total += weights[some] @ self[some]
         return total
 

@@ -14,7 +14,7 @@ from pfl_ops.tracking.descriptions.views import EXPERIMENT, artifact_address, vi
 from pfl_ops.units import exact
 
 APART = ("evaluation.", "partition.seed")
-MOST = 100  # characters of a title
+TITLE_LENGTH = 100  # characters of a title
 LONGEST_TRIAL_NAME = 80  # characters
 TRIAL = "pfl_ops.trial"  # tag of the runs of a trial that has several
 ENVIRONMENT = "pfl_ops.environment"  # tag of the runs of a study in several environments
@@ -41,7 +41,7 @@ def title(experiment: Experiment) -> str:
     """The method, and the settings in which the experiment differs from its defaults: "fliu lr=0.01 gamma=fixed"."""
     name = experiment.algorithm.name
     text = " ".join([name, *(f"{_short(path)}={_value(value)}" for path, value in _differing(experiment).items())])
-    return text if len(text) <= MOST else text[: MOST - 1] + "…"
+    return text if len(text) <= TITLE_LENGTH else text[: TITLE_LENGTH - 1] + "…"
 
 
 def line(experiment: Experiment, group: str) -> str:

@@ -18,7 +18,7 @@ from pfl_ops.tuning.studies.environments import tests_apart
 from pfl_ops.tuning.studies.settings import Settings
 from pfl_ops.tuning.studies.study_storage import StudyStorage, point_of
 
-MOST = 3  # configurations of an earlier study
+MOST_CONFIGURATIONS = 3  # configurations of an earlier study
 TESTS_SEEN = (
     "its trials trained on samples that this study is tested on, since both divide the pooled data, each in another "
     "way: these points know something of the tests"
@@ -68,11 +68,11 @@ def warm_start(source: StudyStorage, settings: Settings) -> WarmStart:
     chosen, several = source.chosen(), len(source.study.directions) > 1
     if chosen is None:
         raise PflOpsError(f"study '{source.name}' has no complete trial from which to start")
-    others = source.best() if several else source.top(MOST)
+    others = source.best() if several else source.top(MOST_CONFIGURATIONS)
     trials = {number: point_of(trial) for number, trial in [chosen, *others]}
     points: dict[int, Point] = {}
     left_out: dict[str, str] = {}
-    for number, configuration in list(trials.items())[:MOST]:
+    for number, configuration in list(trials.items())[:MOST_CONFIGURATIONS]:
         point, problems = _point(settings, configuration)
         left_out |= problems
         if point and point not in points.values():

@@ -22,7 +22,7 @@ from pfl_ops.probe.memory import device_free
 from pfl_ops.system import cores, memory
 
 ON_A_GPU = (1, 2, 4, 8)
-NEAR = 0.95  # of the best total: as good, and then fewer trials at once are better, since the search learns in between
+NEARLY_BEST = 0.95  # of the best total: as good, and fewer trials at once are better: the search learns in between
 LOSS = 0.9  # of the best total so far; after two of these nothing more is tried
 A_PROCESS = 512 << 20  # bytes that a process takes before it does anything
 RAY_ITSELF = 200 << 20  # bytes that a trial's process holds beyond what a measuring one does
@@ -154,7 +154,7 @@ def best(tried: Sequence[PackingRate], room: int) -> PackingRate | None:
     if not fitting:
         return None
     most = max(t.rate for t in fitting)
-    return min((t for t in fitting if t.rate >= NEAR * most), key=lambda t: t.layout.trials)
+    return min((t for t in fitting if t.rate >= NEARLY_BEST * most), key=lambda t: t.layout.trials)
 
 
 def hopeless(tried: Sequence[PackingRate]) -> bool:

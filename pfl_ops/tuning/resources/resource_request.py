@@ -8,7 +8,7 @@ import torch
 
 from pfl_ops.errors import PflOpsError, echo
 from pfl_ops.federation.settings import Device, Execution
-from pfl_ops.jobs.resources import LEAST, ResourceShare, check_address, is_running, share
+from pfl_ops.jobs.resources import LEAST_SHARE, ResourceShare, check_address, is_running, share
 from pfl_ops.system import cores
 from pfl_ops.tuning.resources.packing import Kind, PackingLayout, cpu_layouts, gpu_layouts
 
@@ -134,8 +134,8 @@ def _amount(flag: str, unit: str, given: object) -> Amount:
         raise wrong
     if share and number > 1:
         raise PflOpsError(f"{wrong}: a {unit} computes on one GPU")
-    if 0 < number < LEAST:
-        raise PflOpsError(f"{flag}-{unit} must be {LEAST:g} or more, got '{given}'")
+    if 0 < number < LEAST_SHARE:
+        raise PflOpsError(f"{flag}-{unit} must be {LEAST_SHARE:g} or more, got '{given}'")
     return number
 
 
@@ -151,7 +151,7 @@ def check_request(asked: ResourceRequest, device: Device, address: str | None) -
     if address is not None and not is_running():
         check_address(address)
         return
-    cpus = asked.cpus_given or LEAST
+    cpus = asked.cpus_given or LEAST_SHARE
     if isinstance(asked.gpus, float):
         share(cpus, asked.gpus, asked.concurrency, 1, device, asked.unit)
     else:

@@ -21,7 +21,7 @@ from pfl_ops.tuning.studies.tested import tested_key
 from pfl_ops.tuning.tables.trial_table import RunRecord, TrialTable, rows_of
 
 CONFIGURATIONS, SEEDS = 40, 15
-MOST = 10_000  # configurations or seeds
+MOST_OF_A_TABLE = 10_000  # configurations or seeds
 DRAWS = 100  # at most, for each configuration that is wanted
 
 Split: TypeAlias = Literal["validation", "test"]
@@ -97,8 +97,8 @@ class TablePlan:
                 point of the grid that a method refuses.
         """
         for flag, value in (("--configurations", configurations), ("--seeds", seeds)):
-            if not 1 <= value <= MOST:
-                raise PflOpsError(f"{flag} must be in [1, {MOST:,}], got {value}")
+            if not 1 <= value <= MOST_OF_A_TABLE:
+                raise PflOpsError(f"{flag} must be in [1, {MOST_OF_A_TABLE:,}], got {value}")
         for one in settings:
             if not one.objective.single:
                 raise PflOpsError("a table is of one metric: give --metric once")
