@@ -132,14 +132,14 @@ def target_notes(results: Sequence[FinishedRun], split: str) -> list[str]:
         )
         is_reached = any(value != NEVER for rounds in stages.values() for value in rounds.values())
         if stages:
-            scored = _rarely_scored(stages, params)
+            scored = _pooled_rounds(stages, params)
             told.append(
                 f"first scored round with {in_percent(target)} %: {'; '.join(each) if is_reached else NEVER}{scored}"
             )
     return told
 
 
-def _rarely_scored(stages: Mapping[str, Mapping[str, str]], params: Mapping[str, str]) -> str:
+def _pooled_rounds(stages: Mapping[str, Mapping[str, str]], params: Mapping[str, str]) -> str:
     """Say that Acc(G) of clients' own models is scored in few rounds, where it has a first one."""
     every = math.lcm(*(int(params.get(f"evaluation.{name}", 1)) for name in ("every", "global_every")))
     is_shown = any(stages.get(stage, {}).get("Acc(G)", NEVER) != NEVER for stage in ("L1", "L2"))

@@ -1,5 +1,6 @@
 """The sections of an experiment that the engine reads, and how it is executed."""
 
+import math
 import os
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
@@ -143,6 +144,11 @@ class Evaluation(Section):
     absent: Literal["train", "last"] = Field(
         "train", description="L2 of the last round's absent clients: train once more, or the score of their last round"
     )
+
+    @property
+    def full_every(self) -> int:
+        """Rounds between evaluations of every view: those with clients' own models on pooled data."""
+        return math.lcm(self.every, self.global_every)
 
     @model_validator(mode="after")
     def _last_scores_are_known(self) -> Self:

@@ -1,6 +1,5 @@
 """The time, memory and disk that a run will take, from one real round of a few clients."""
 
-import math
 import re
 import sys
 import time
@@ -292,7 +291,7 @@ def _evaluation(simulation: Simulation, played: _Played, a_client: float) -> flo
 
     local = float(scorer.feed.sizes[scorer.clients.numpy()].sum())
     everything, subset, last = (float(len(some)) for some in (scorer.everything, scorer.subset, scorer.final))
-    intervals = e.every, math.lcm(e.every, e.global_every)
+    intervals = e.every, e.full_every
     evaluated, pooled = (-(-rounds // each) - done // each for each in intervals)  # and the last
     during = {*e.stages}
     if "G" in during and "L1" in models and models["L1"].clients is None:

@@ -522,6 +522,3 @@ def commit(s: State, update: Update) -> None:
             s[name].write(value.clients, value.values)
         else:
             s[name] = value.detach()
-
-
-__all__ = ["Record", "Simulation", "commit"]

@@ -400,12 +400,7 @@ class Round:
             raise MisuseError(
                 f"over() got clients {int(clients.min())} to {int(clients.max())}; there are 0 to {n - 1}"
             )
-        other = Round(
-            self._trainer, self.t, clients,
-            weighting=self._weighting, lr_decay=self._decay, purpose=self._purpose, kept=self.kept,
-        )  # fmt: skip
-        other.lr, other._calls = self.lr, self._calls
-        return other
+        return self._beside(self._trainer, clients)
 
     def pooled(self) -> "Round":
         """Return the same round for one client, number 0, that has the training data of all clients.
@@ -416,12 +411,7 @@ class Round:
         ([4.0], [[-2.5]])
         """
         self.pooling = True
-        other = Round(
-            self._trainer.as_one, self.t, torch.zeros(1, dtype=torch.int64),
-            weighting=self._weighting, lr_decay=self._decay, purpose=self._purpose, kept=self.kept,
-        )  # fmt: skip
-        other.lr, other._calls = self.lr, self._calls
-        return other
+        return self._beside(self._trainer.as_one, torch.zeros(1, dtype=torch.int64))
 
     def rng(self, purpose: str) -> np.random.Generator:
         """Return a generator for the server's own draws in this round; one purpose, the same draws.
@@ -503,6 +493,15 @@ class Round:
         self._calls.update(calls)
 
     # -- inside -------------------------------------------------------------------------------------------------------
+
+    def _beside(self, trainer: LocalTraining, clients: Tensor) -> "Round":
+        """The same round of other clients, whose walks count on from those of this one."""
+        other = Round(
+            trainer, self.t, clients,
+            weighting=self._weighting, lr_decay=self._decay, purpose=self._purpose, kept=self.kept,
+        )  # fmt: skip
+        other.lr, other._calls = self.lr, self._calls
+        return other
 
     def _rule(self) -> Rule:
         check_rate("r.lr", self.lr)

@@ -298,7 +298,7 @@ def _is_rarely_scored(run: SuiteRun, keys: Collection[str]) -> bool:
     if not any(re.match(r"\w+/(?!G/)\w+/(acc|global/|synthetic_).*(@|#best)", key) for key in keys):
         return False
     settings = [run.experiment(run.suite.cell(cell)).evaluation for cell in run.outcomes]
-    return any(one.every % one.global_every for one in settings)
+    return any(one.full_every > one.every for one in settings)
 
 
 def data(run: SuiteRun, cells: Sequence[Cell], measures: Sequence[Measure]) -> pd.DataFrame:

@@ -90,7 +90,7 @@ class ChildRun:
             share,
             metrics,
             self.stages,
-            self.session.settings.full_every,
+            self.session.settings.experiment.evaluation.full_every,
         )
 
     @property

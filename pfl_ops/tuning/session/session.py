@@ -126,10 +126,10 @@ class Session:
                 combination=self.combination,
                 pruner=self._pruner(),
             )
-            scheduler = None
-            if settings.scheduler == "asha" and settings.full_every < rounds:  # else no rung lies before the end
+            scheduler, full_every = None, settings.experiment.evaluation.full_every  # rungs are multiples of it
+            if settings.scheduler == "asha" and full_every < rounds:  # else no rung lies before the end
                 (metric,), (mode,) = settings.objective.metrics, settings.objective.modes
-                scheduler = EarlyStop(metric, mode, rounds, settings.full_every, study_storage.curves().values())
+                scheduler = EarlyStop(metric, mode, rounds, full_every, study_storage.curves().values())
             self.tell("begin")
             confirmations, tests = Confirmations(self, part, execution), Finals(self, part, execution)
             baselines = Baselines(self, part, execution)

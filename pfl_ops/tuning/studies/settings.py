@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -289,11 +288,6 @@ class Settings:
         if not name:
             return Environment("", {})
         return next(one for one in (*self.environments, *self.held_out) if one.name == name)
-
-    @property
-    def full_every(self) -> int:
-        """Rounds between evaluations of every view: what ASHA's rungs are multiples of."""
-        return math.lcm(self.experiment.evaluation.every, self.experiment.evaluation.global_every)
 
     @property
     def budget_text(self) -> str:

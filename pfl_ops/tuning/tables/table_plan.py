@@ -134,7 +134,7 @@ class TablePlan:
                 "truth": tested_key(one.objective.metrics[0]),
                 "mode": one.objective.modes[0],
                 "rounds": one.experiment.training.rounds,
-                "full_every": one.full_every,
+                "full_every": one.experiment.evaluation.full_every,
                 "space": one.space.as_yaml(),
                 "space_source": one.space.source,
                 "experiment": one.experiment.resolved,
