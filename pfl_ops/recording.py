@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from pfl_ops import metrics
+from pfl_ops import metrics, tag_names
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.federation.state.checkpoint import Record
 from pfl_ops.metric_keys import totals
 from pfl_ops.registry import plugin_source, plugins
-from pfl_ops.results import CLIENTS
 from pfl_ops.system.scratch import scratch
 from pfl_ops.tracking.spools.requests import RequestedRun, RunEnd
 
@@ -141,9 +140,10 @@ def is_kept(found: "list[RunInfo]", run_id: str | None) -> bool:
     Args:
         run_id: None: the server does not answer.
     """
-    from pfl_ops.tracking.sending.sender import MISSING
 
-    return any(run.run_id == run_id and FINISHED in run.metrics and MISSING not in run.tags for run in found)
+    return any(
+        run.run_id == run_id and FINISHED in run.metrics and tag_names.MISSING_RECORDS not in run.tags for run in found
+    )
 
 
 def run_tags(experiment: Experiment, simulation: "Simulation", digest: str, data_dir: str | None) -> dict[str, str]:
@@ -162,15 +162,15 @@ def run_tags(experiment: Experiment, simulation: "Simulation", digest: str, data
         ),
         **described(experiment, "run"),
         "pfl_ops.engine": engine.digest(),
-        "pfl_ops.method": line(experiment, group),
+        tag_names.METHOD: line(experiment, group),
         "pfl_ops.way": resolved.way,
         "pfl_ops.chunk": str(resolved.chunk),
-        "pfl_ops.threads": str(resolved.threads),
-        "pfl_ops.workers": str(resolved.workers),
+        tag_names.THREADS: str(resolved.threads),
+        tag_names.WORKERS: str(resolved.workers),
         "pfl_ops.precision": resolved.precision,
         "pfl_ops.kernels": resolved.kernels,
         "pfl_ops.state": simulation.state_place,
-        CLIENTS: str(simulation.task.n_clients),
+        tag_names.CLIENTS: str(simulation.task.n_clients),
         **execution_changes(simulation),
     }
 

@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
-from pfl_ops import metrics
+from pfl_ops import metrics, tag_names
 from pfl_ops.config.arguments import ArgumentError
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.energy import Effort
@@ -27,14 +27,6 @@ if TYPE_CHECKING:
 
 
 VIEWS = {"Acc(L)": "local", "Acc(G)": "global"}
-COMMON = "pfl_ops.common"
-"""Tag of the test of a study's choice, in a comparison: "<digest>, 12 trials: training.lr training.optimiser"."""
-CODE_TAG, CONTENT_TAG = "pfl_ops.code", "pfl_ops.content"
-"""Tags: the code of a run, and the content of its files (`identity.code_line`, `identity.content_line`)."""
-CLIENTS = "pfl_ops.clients"
-"""Tag: the number of clients of the federation, scored or not."""
-DIVERGED = "pfl_ops.diverged"
-"""Tag of a run whose training diverged: at which round, at which client."""
 DIGEST = re.compile(r"[0-9a-f]{8,}")
 HELD_OUT_RULE = "engine.rule for test data"
 BEHIND_NAMES = {
@@ -220,10 +212,10 @@ class Result:
         These are the content of files, code and the results version: {"data.name": "mine.csv", "data.content":
         "#1f2e3d"}.
         """
-        parts = f"{self.tags.get(CODE_TAG, '')} {self.tags.get(CONTENT_TAG, '')}".split()
+        parts = f"{self.tags.get(tag_names.CODE, '')} {self.tags.get(tag_names.CONTENT, '')}".split()
         known = dict(part.partition("=")[::2] for part in parts)
         further = {path: known[part] for path, (_, part) in BEHIND_NAMES.items() if part in known}
-        if self.tags.get(CODE_TAG):
+        if self.tags.get(tag_names.CODE):
             further.setdefault(HELD_OUT_RULE, "none")  # before there was one; or the test data are clients' own
         shown = {path: f"#{text[:6]}" if DIGEST.fullmatch(text) else text for path, text in further.items()}
         return {**self.params, **shown}
@@ -236,12 +228,12 @@ class Result:
     @property
     def hash(self) -> str:
         """The experiment's hash, in hexadecimal; its first digits name the run in commands."""
-        return self.tags.get("pfl_ops.experiment_hash") or self.folder.name
+        return self.tags.get(tag_names.EXPERIMENT_HASH) or self.folder.name
 
     @property
     def group(self) -> str:
         """The hash without the seed: the same for all repetitions."""
-        return self.tags["pfl_ops.group_hash"]
+        return self.tags[tag_names.GROUP_HASH]
 
     @property
     def seed(self) -> int:
@@ -268,18 +260,18 @@ class Result:
         """The stage where its method is judged (`Algorithm.own_stage`); if that was not scored, the first that was."""
         keys = [f"/{key}" for key in self.metrics]
         there = [stage for stage in metrics.STAGES if any(f"/{self.split}/{stage}/" in key for key in keys)]
-        own = self.tags.get("pfl_ops.own_stage", "L1")
+        own = self.tags.get(tag_names.OWN_STAGE, "L1")
         return own if own in there or not there else there[0]
 
     @property
     def partition(self) -> str | None:
         """Hash of who holds which samples; None: it was not recorded (a trial)."""
-        return self.tags.get("pfl_ops.partition_hash")
+        return self.tags.get(tag_names.PARTITION_HASH)
 
     @property
     def n_clients(self) -> int | None:
         """N, the number of clients of the federation; None: it was not recorded."""
-        found = self.tags.get(CLIENTS)
+        found = self.tags.get(tag_names.CLIENTS)
         return int(found) if found else None
 
     @property
@@ -293,7 +285,7 @@ class Result:
     @property
     def common(self) -> str:
         """The common space that it was chosen from, and the number of trials; "": none, see `spaces.share`."""
-        return self.tags.get(COMMON, "")
+        return self.tags.get(tag_names.COMMON, "")
 
     @property
     def chosen(self) -> frozenset[str]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pfl_ops import tag_names
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.config.fields import Tree
 from pfl_ops.config.identity import code_line, differing_code, fingerprint
@@ -39,7 +40,7 @@ class RunOnDisk:
         columns = ((str(key), column.dropna()) for key, column in self.rounds.items())
         last = {key: float(column.iloc[-1]) for key, column in columns if len(column)}
         params = {path: str(value) for path, value in self.experiment.flat.items()}
-        tags = {"pfl_ops.own_stage": self.experiment.algorithm.own_stage, **tags}
+        tags = {tag_names.OWN_STAGE: self.experiment.algorithm.own_stage, **tags}
         return Result(params, {**last, **final}, tags, self.rounds, self, **about)
 
     def global_model(self) -> "dict[str, Tensor] | None":

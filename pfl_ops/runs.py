@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from filelock import FileLock, Timeout
 
+from pfl_ops import tag_names
 from pfl_ops.config.arguments import checked
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.config.fields import Tree
@@ -35,7 +36,7 @@ from pfl_ops.recording import (
     run_tags,
 )
 from pfl_ops.registry import plugins
-from pfl_ops.results import DIVERGED, Result
+from pfl_ops.results import Result
 from pfl_ops.run_on_disk import RunOnDisk
 from pfl_ops.tracking.descriptions.notes import experiment_name, title
 from pfl_ops.tracking.home import WorkFolder
@@ -296,7 +297,7 @@ def _opened(
                     found.newer,
                     found.run_id,
                 )
-            return ReadRecorder(tags["pfl_ops.kind"], found.run_id, found.experiment_id)
+            return ReadRecorder(tags[tag_names.KIND], found.run_id, found.experiment_id)
     rerun = rerun or store.rerun_of(place, digest, lambda: records, parent)
     before = earlier.find(store, identity)
     run = store.run(
@@ -312,7 +313,7 @@ def _opened(
     )
     if simulation.read and not computed:
         run.ended_at(records[-1].time, read=True)
-    return StoreRecorder(run, tags["pfl_ops.kind"], not rerun and is_kept(before, run.run_id))
+    return StoreRecorder(run, tags[tag_names.KIND], not rerun and is_kept(before, run.run_id))
 
 
 def _place(experiment: Experiment, parent: "Run | None") -> str:
@@ -434,7 +435,7 @@ def _ending(recorder: Recorder, read: bool) -> Iterator[None]:
         with suppress(PflOpsError, OSError):  # what stopped the run may stop this too: a full disk
             stopped = isinstance(error, KeyboardInterrupt) or (read and not isinstance(error, Diverged))
             status = "KILLED" if stopped else "FAILED"
-            recorder.end(status, {DIVERGED: str(error)} if isinstance(error, Diverged) else {})
+            recorder.end(status, {tag_names.DIVERGED: str(error)} if isinstance(error, Diverged) else {})
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise PflOpsError(
                 f"the disk is full ({error}); make room, and the same command goes on from the last checkpoint"

@@ -19,14 +19,13 @@ import pytest
 import torch
 from filelock import FileLock
 
-from pfl_ops import courier, recording, registry, runs
+from pfl_ops import courier, recording, registry, runs, tag_names
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.errors import PflOpsError
 from pfl_ops.federation.execution import choose
 from pfl_ops.federation.loop.simulate import Simulation
 from pfl_ops.federation.settings import Execution
 from pfl_ops.federation.state import checkpoint
-from pfl_ops.results import DIVERGED
 from pfl_ops.tracking import Store
 from pfl_ops.tracking.home import WorkFolder
 from pfl_ops.tracking.spools import requests
@@ -318,7 +317,7 @@ def test_ctrl_c_and_divergence_are_noted(home):
         found = {run.params["seed"]: run for run in store.runs()}
     assert {seed: run.status for seed, run in found.items()} == {"0": "KILLED", "1": "FAILED"}
     assert begun <= found["0"].start / 1000 + 0.001 and found["0"].end / 1000 <= over  # not the courier's own times
-    assert found["1"].tags[DIVERGED].startswith("diverged at round ")
+    assert found["1"].tags[tag_names.DIVERGED].startswith("diverged at round ")
 
 
 @pytest.mark.parametrize(("wait", "error"), [(True, KeyboardInterrupt), (False, KeyboardInterrupt), (True, ValueError)])

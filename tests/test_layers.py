@@ -37,6 +37,7 @@ LAYERS: Layers = [
     (
         {
             "rng",
+            "tag_names",
             "errors",
             "registry",
             "code_digest",

@@ -20,7 +20,7 @@ import torch
 from matplotlib.figure import Figure
 from safetensors.torch import load_file
 
-from pfl_ops import figures, recording, rng, runs
+from pfl_ops import figures, recording, rng, runs, tag_names
 from pfl_ops.algorithms import ALGORITHMS
 from pfl_ops.algorithms.fedavg import FedAvg
 from pfl_ops.algorithms.fliu import FLIU
@@ -36,7 +36,6 @@ from pfl_ops.metric_keys import SUMMED_COSTS, TOTAL_PREFIX
 from pfl_ops.models import build
 from pfl_ops.registry import load_plugin
 from pfl_ops.reports.comparison.tracked import select
-from pfl_ops.results import DIVERGED
 from pfl_ops.tracking.runs.finished import experiment_of, read_ahead, result_of
 from pfl_ops.tracking.runs.store import Store
 from pfl_ops.tracking.target.run_info import RunInfo
@@ -464,7 +463,7 @@ def test_a_run_that_went_on_after_it_diverged_is_nobody_s_result(store: Store) -
             runs.run(e, store=store, execution=execution)
         found = tracked(store, e)
         assert found.status == "FAILED" and recording.FINISHED not in found.metrics
-        assert found.tags[DIVERGED].startswith("diverged at round ")
+        assert found.tags[tag_names.DIVERGED].startswith("diverged at round ")
         assert store.history(found.run_id).index[-1] == e.training.rounds
 
 

@@ -20,6 +20,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pfl_ops import tag_names
 from pfl_ops.config.identity import fingerprint, identity
 from pfl_ops.csv_text import to_csv
 from pfl_ops.data.datasets import here, unread
@@ -51,7 +52,7 @@ NONE = "none"
 SUM_ROUNDING = 0.02
 """Difference that a sum of accuracies may have, as a share: a table program may have saved each with two decimals."""
 HASH = 12  # characters of a hash, and of a commit
-COMMIT, TORCH = "pfl_ops.git_revision", "version.torch"  # tags of a run
+COMMIT, TORCH = tag_names.GIT_REVISION, "version.torch"  # tags of a run
 
 
 def file_name(suite: Suite, scale: ScaleName, changed: bool = False) -> str:

@@ -9,6 +9,7 @@ from importlib.metadata import version as installed
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pfl_ops import tag_names
 from pfl_ops.system.machine import cpu_model
 
 if TYPE_CHECKING:
@@ -61,8 +62,8 @@ def described(experiment: "Experiment", kind: str) -> dict[str, str]:
         experiment: what is run. kind: run, trial, final, cell or study.
     """
     return {
-        "pfl_ops.kind": kind,
-        "pfl_ops.own_stage": experiment.algorithm.own_stage,
+        tag_names.KIND: kind,
+        tag_names.OWN_STAGE: experiment.algorithm.own_stage,
         "algorithm": experiment.algorithm.name,
         "dataset": experiment.data.label,
         "partition": experiment.partition.kind,
@@ -94,12 +95,12 @@ def provenance(
     """
     revision = git_revision()
     tags = {
-        "pfl_ops.experiment_hash": experiment,
-        "pfl_ops.group_hash": group,
-        "pfl_ops.partition_hash": partition,
-        "pfl_ops.device": device,
-        "pfl_ops.cpu": cpu_model(),
-        "pfl_ops.git_revision": revision,
+        tag_names.EXPERIMENT_HASH: experiment,
+        tag_names.GROUP_HASH: group,
+        tag_names.PARTITION_HASH: partition,
+        tag_names.DEVICE: device,
+        tag_names.CPU: cpu_model(),
+        tag_names.GIT_REVISION: revision,
         "version.python": platform.python_version(),
         **{f"version.{library}": version(library) for library in LIBRARIES},
         "mlflow.user": _user(),

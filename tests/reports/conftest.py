@@ -8,10 +8,11 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from pfl_ops import tag_names
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.errors import PflOpsError
 from pfl_ops.tracking import RunInfo
-from pfl_ops.tracking.target.run_info import IDENTITY, PARENT
+from pfl_ops.tracking.target.run_info import PARENT
 
 Make = Callable[..., RunInfo]
 
@@ -90,7 +91,7 @@ def made() -> Make:
             name=name or (f"trial-{trial:03d}" if trial is not None else f"{method}-seed{seed}"),
             experiment=experiment,
             status=status,
-            tags={IDENTITY: digest if trial is None else f"{digest}:trial-{trial:03d}"}
+            tags={tag_names.IDENTITY: digest if trial is None else f"{digest}:trial-{trial:03d}"}
             | ({PARENT: parent} if parent else {})
             | {"pfl_ops.experiment_hash": digest, "pfl_ops.group_hash": group, "pfl_ops.own_stage": "L1"}
             | ({} if trial is not None else {"pfl_ops.partition_hash": f"partition of seed {seed}"})
@@ -127,7 +128,7 @@ def study() -> Callable[..., RunInfo]:
     """The run of a study, which stands above its trials and test runs."""
 
     def make(name: str, run_id: str, experiment: str = "") -> RunInfo:
-        tags = {IDENTITY: f"study:0:{name}", "pfl_ops.study": name, "pfl_ops.group_hash": "of its base"}
+        tags = {tag_names.IDENTITY: f"study:0:{name}", "pfl_ops.study": name, "pfl_ops.group_hash": "of its base"}
         return RunInfo(run_id, "study", experiment or name, "FINISHED", tags, {}, {}, 0, 1)
 
     return make

@@ -13,11 +13,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from memory_mlflow import MemoryMlflow, memory_sender
 
+from pfl_ops import tag_names
 from pfl_ops.errors import PflOpsError
 from pfl_ops.tracking.runs.run import Run
 from pfl_ops.tracking.sending import delivery
 from pfl_ops.tracking.sending.delivery import Delivery
-from pfl_ops.tracking.sending.sender import MISSING, REFUSED, RERUN, SUPERSEDED
 from pfl_ops.tracking.spools import outbox, spool_folder
 from pfl_ops.tracking.spools.journal import DamagedJournal, decode, encode, key
 from pfl_ops.tracking.spools.spool import Damage, Spool
@@ -137,7 +137,7 @@ def test_a_damaged_line_is_kept_and_the_run_says_so(root, client, caplog):
     assert losses(client) == {2: 0.25, 3: 0.375}
     run = only(client)
     assert run.info.status == "FAILED"
-    assert run.data.tags[MISSING].startswith(f"1 record is not here: {folder / 'refused.jsonl'}")
+    assert run.data.tags[tag_names.MISSING_RECORDS].startswith(f"1 record is not here: {folder / 'refused.jsonl'}")
     (kept,) = [json.loads(line) for line in (folder / "refused.jsonl").read_text().splitlines()]
     assert "0.999" in kept["line"] and kept["reason"] == "a line does not match its digest"
     (line,) = warnings(caplog)
@@ -170,7 +170,7 @@ def test_a_damaged_end_is_a_killed_run(root, client):
     folder = write(root, OPEN, point(1), FINISH)
     change(folder, 3, b"\0" * 40 + b"\n")
     assert deliver(root, client)
-    assert only(client).info.status == "KILLED" and MISSING in only(client).data.tags
+    assert only(client).info.status == "KILLED" and tag_names.MISSING_RECORDS in only(client).data.tags
 
 
 def test_the_same_command_in_the_same_outbox_makes_the_run_whole(root, client):
@@ -178,7 +178,7 @@ def test_the_same_command_in_the_same_outbox_makes_the_run_whole(root, client):
     folder = write(root, OPEN, point(1), FINISH, OPEN, point(1), {"op": "complete"}, FINISH)
     change(folder, 2, b"?\n")
     assert deliver(root, client)
-    assert only(client).info.status == "FINISHED" and MISSING not in only(client).data.tags
+    assert only(client).info.status == "FINISHED" and tag_names.MISSING_RECORDS not in only(client).data.tags
     assert (folder / "refused.jsonl").exists()
 
 
@@ -198,7 +198,7 @@ def test_damage_is_remembered_by_the_next_process(root, client):
     sending.stop()
     assert (folder / "sent").exists()
     assert deliver(root, client)
-    assert only(client).info.status == "FAILED" and MISSING in only(client).data.tags
+    assert only(client).info.status == "FAILED" and tag_names.MISSING_RECORDS in only(client).data.tags
 
 
 def test_records_that_are_sent_again_take_the_note_away(root, client):
@@ -209,7 +209,7 @@ def test_records_that_are_sent_again_take_the_note_away(root, client):
     write(root.parent / "again", OPEN, point(1), {"op": "complete"}, FINISH, header=HEADER | {"start": 5})
     shutil.copy(root.parent / "again" / folder.name / "journal.jsonl", folder)
     assert deliver(root, client)
-    assert only(client).info.status == "FINISHED" and MISSING not in only(client).data.tags
+    assert only(client).info.status == "FINISHED" and tag_names.MISSING_RECORDS not in only(client).data.tags
     assert losses(client) == {1: 0.125}
 
 
@@ -441,7 +441,11 @@ def test_trouble_with_one_spool_does_not_delay_the_next(root, client, monkeypatc
     assert sending.wait(patience=60)
     sending.stop()
     run = only(client)
-    assert run.info.status == "FINISHED" and REFUSED in run.data.tags and MISSING not in run.data.tags
+    assert (
+        run.info.status == "FINISHED"
+        and tag_names.REFUSED_RECORDS in run.data.tags
+        and tag_names.MISSING_RECORDS not in run.data.tags
+    )
     assert sum("have to wait" in line for line in warnings(caplog)) == 1
 
 
@@ -597,7 +601,11 @@ def test_a_damaged_staged_file_is_refused(damage, kept, root, client, victim):
         os.mkfifo(file)
     assert deliver(root, client)
     run = only(client)
-    assert len(client.files[run.info.run_id]) == 1 and run.info.status == "FAILED" and MISSING in run.data.tags
+    assert (
+        len(client.files[run.info.run_id]) == 1
+        and run.info.status == "FAILED"
+        and tag_names.MISSING_RECORDS in run.data.tags
+    )
     assert "the staged file" in (file.parents[2] / "refused.jsonl").read_text()
     assert (victim / "keep.txt").read_text() == "precious"
 
@@ -609,7 +617,7 @@ def test_a_file_that_was_delivered_before_a_kill_is_not_missed(kept, root, clien
     shutil.copytree(root.parent / "before", root, dirs_exist_ok=True)
     shutil.rmtree(kept[0].parent)
     assert deliver(root, client)
-    assert only(client).info.status == "FINISHED" and MISSING not in only(client).data.tags
+    assert only(client).info.status == "FINISHED" and tag_names.MISSING_RECORDS not in only(client).data.tags
     assert list(root.iterdir()) == [root / ".lock"]
 
 
@@ -693,7 +701,7 @@ def test_a_kill_while_a_spool_is_let_go(survived, kept, root, client, monkeypatc
             spool.release()
     spool._lock.release()
     assert deliver(root, client)
-    assert only(client).info.status == "FINISHED" and MISSING not in only(client).data.tags
+    assert only(client).info.status == "FINISHED" and tag_names.MISSING_RECORDS not in only(client).data.tags
     assert list(root.iterdir()) == [root / ".lock"]
 
 
@@ -846,8 +854,8 @@ def test_a_rerun_is_a_new_run_and_marks_the_old_one(root, client):
         write(root, {"op": "supersede"}, OPEN, point(1, 0.5), FINISH, header=new)
         assert deliver(root, client)
     first, second = client.by_identity("i")
-    assert first.data.tags[SUPERSEDED] == second.info.run_id
-    assert second.data.tags[RERUN] == "t1" and SUPERSEDED not in second.data.tags
+    assert first.data.tags[tag_names.SUPERSEDED] == second.info.run_id
+    assert second.data.tags[tag_names.RERUN] == "t1" and tag_names.SUPERSEDED not in second.data.tags
     assert client.points[first.info.run_id] == {("loss", 1): (0.125, 1001)}
     assert client.points[second.info.run_id] == {("loss", 1): (0.5, 1001)}
 
@@ -864,9 +872,9 @@ def test_reruns_that_waited_go_to_their_own_runs_in_any_order(reverse, root, cli
         write(root, *entries, header=header)
         assert deliver(root, client)
     runs = sorted(client.by_identity("i"), key=lambda run: run.info.start_time)
-    assert [run.data.tags.get(RERUN) for run in runs] == [None, "t1", "t2"]
+    assert [run.data.tags.get(tag_names.RERUN) for run in runs] == [None, "t1", "t2"]
     assert [client.points[run.info.run_id]["loss", 1][0] for run in runs] == [0.125, 0.5, 0.7]
-    assert [SUPERSEDED in run.data.tags for run in runs] == [True, True, False]
+    assert [tag_names.SUPERSEDED in run.data.tags for run in runs] == [True, True, False]
     write(root, OPEN, point(2), FINISH, header=HEADER | {"start": 95})
     assert deliver(root, client)
     assert set(client.points[runs[2].info.run_id]) == {("loss", 1), ("loss", 2)}

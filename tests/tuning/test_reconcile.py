@@ -6,7 +6,7 @@ import pytest
 from optuna.trial import TrialState
 from tuning_fake import toy
 
-from pfl_ops import runs, spaces
+from pfl_ops import runs, spaces, tag_names
 from pfl_ops.federation.settings import Execution
 from pfl_ops.federation.state.checkpoint import Record
 from pfl_ops.tracking import Store
@@ -15,7 +15,7 @@ from pfl_ops.tuning.session.session import Session
 from pfl_ops.tuning.studies import study_database
 from pfl_ops.tuning.studies.parts import PartResult, TrialPart
 from pfl_ops.tuning.studies.settings import Settings
-from pfl_ops.tuning.studies.study_storage import DIVERGED, ERROR, PARTS, STATE, StudyStorage
+from pfl_ops.tuning.studies.study_storage import DIVERGED, ERROR, PARTS, StudyStorage
 
 METRIC = "val/L1/acc"
 
@@ -89,7 +89,7 @@ def test_runs_of_ended_trials_are_finished_with_all_their_rounds(study_session, 
     monkeypatch.setattr(runs, "forget", lambda experiment, **_: forgotten.append(experiment.algorithm.x))
     assert reconcile(session) == [0, 1, 2, 3]
     found = children(session)
-    assert {name: (run.status, run.tags[STATE]) for name, run in found.items()} == {
+    assert {name: (run.status, run.tags[tag_names.TRIAL_STATE]) for name, run in found.items()} == {
         "trial-000": ("FINISHED", "complete"),
         "trial-001": ("FINISHED", "pruned"),
         "trial-002": ("FAILED", "failed"),
@@ -168,7 +168,7 @@ def test_a_diverged_trial_stays_failed(study_session, monkeypatch):
     session = study_session()
     assert reconcile(session) == [0]
     found = children(session)["trial-000"]
-    assert (found.status, found.tags[STATE]) == ("FAILED", "diverged")
+    assert (found.status, found.tags[tag_names.TRIAL_STATE]) == ("FAILED", "diverged")
     assert reconcile(session) == [] and reconcile(study_session()) == []
 
 
@@ -193,7 +193,7 @@ def test_runs_of_seeds_are_finished_while_their_trial_waits(study_session, monke
     assert reconcile(session) == [0, 1]
     session.store.deliver()
     found = {
-        (run.tags["pfl_ops.trial"], run.params["seed"]): (run.status, run.tags[STATE])
+        (run.tags["pfl_ops.trial"], run.params["seed"]): (run.status, run.tags[tag_names.TRIAL_STATE])
         for run in session.store.runs(session.parent.experiment, parent=session.parent)
     }
     assert found == {

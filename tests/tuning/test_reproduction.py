@@ -11,7 +11,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "papers"))
 
 from toy_suite import ACC, TOY
 
-from pfl_ops import tuning
+from pfl_ops import tag_names, tuning
 from pfl_ops.errors import PflOpsError
 from pfl_ops.federation.loop.diverged import Diverged
 from pfl_ops.federation.settings import Execution
@@ -19,9 +19,8 @@ from pfl_ops.jobs.report import Failure
 from pfl_ops.jobs.runner import JobEvent
 from pfl_ops.papers import Divergences, KeptRuns, Measure, Suite
 from pfl_ops.recording import FINISHED
-from pfl_ops.results import DIVERGED, Result
-from pfl_ops.tracking.sending.sender import MISSING
-from pfl_ops.tracking.target.run_info import IDENTITY, RunInfo
+from pfl_ops.results import Result
+from pfl_ops.tracking.target.run_info import RunInfo
 from pfl_ops.tuning.resources.resource_request import ResourceRequest
 from pfl_ops.tuning.suites.cells import CellEvent, elsewhere
 from pfl_ops.tuning.suites.reproduction import Reproduction
@@ -66,7 +65,7 @@ def test_diverged_repetitions_are_handed_over_by_seed(monkeypatch: pytest.Monkey
     first, second = (part.jobs[TOY.cells[i].name] for i in (0, 1))
 
     def failed(digest: str) -> SimpleNamespace:
-        return SimpleNamespace(identity=digest, status="FAILED", tags={DIVERGED: how}, metrics={})
+        return SimpleNamespace(identity=digest, status="FAILED", tags={tag_names.DIVERGED: how}, metrics={})
 
     store = SimpleNamespace(reachable=True, runs=lambda: [failed(first[1].digest), failed(second[0].digest)])
     kept = {TOY.name: KeptRuns({second[0].cell.name: [row(0, TOY, 150.0)]}, {})}
@@ -118,8 +117,8 @@ def test_a_run_whose_records_were_damaged_is_not_finished() -> None:
     """It is run: its job reads the checkpoint, and all records are sent again. It was judged without those it lacks."""
     plan = tuning.plan([(TOY, TOY.cells)], "smoke")
     whole, damaged = (
-        RunInfo("1", "", "", "FAILED", {IDENTITY: job.digest, **tags}, {}, {FINISHED: 1.0}, 0, 1)
-        for job, tags in zip(plan.wanted[:2], ({}, {MISSING: "1 records are not here"}), strict=True)
+        RunInfo("1", "", "", "FAILED", {tag_names.IDENTITY: job.digest, **tags}, {}, {FINISHED: 1.0}, 0, 1)
+        for job, tags in zip(plan.wanted[:2], ({}, {tag_names.MISSING_RECORDS: "1 records are not here"}), strict=True)
     )
     store = SimpleNamespace(reachable=True, runs=lambda: [whole, damaged], history=lambda *_: None)
     call = Reproduction(plan, store, None, Execution(), ResourceRequest.of(None, None, None), None, None, None)
@@ -205,7 +204,10 @@ def test_a_row_that_says_diverged_stays_beside_a_run_of_the_store_that_finished(
     suites = [TOY, other] if first == 0 else [other, TOY]
     how = "diverged at round 7, client 2, lr 0.05"
     plan = tuning.plan([(suite, suite.cells) for suite in suites], "smoke", repetitions=1)
-    done = [RunInfo("1", "", "", "FINISHED", {IDENTITY: job.digest}, {}, {FINISHED: 1.0}, 0, 1) for job in plan.wanted]
+    done = [
+        RunInfo("1", "", "", "FINISHED", {tag_names.IDENTITY: job.digest}, {}, {FINISHED: 1.0}, 0, 1)
+        for job in plan.wanted
+    ]
     store = SimpleNamespace(reachable=True, runs=lambda: done, history=lambda *_: None)
     kept = {TOY.name: KeptRuns({}, {"iid/local": {0: how}})}
     told: list[CellEvent] = []

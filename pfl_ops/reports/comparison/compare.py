@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from pfl_ops import metric_keys
+from pfl_ops import metric_keys, tag_names
 from pfl_ops.comparison import TARGETED, Line, Test, Values, ordered
 from pfl_ops.config.arguments import ArgumentError, checked
 from pfl_ops.csv_text import to_csv
@@ -41,7 +41,7 @@ from pfl_ops.reports.comparison.labels import group_titles, labels
 from pfl_ops.reports.comparison.tracked import SelectedRuns, select
 from pfl_ops.reports.numbers import order_text, title_of
 from pfl_ops.reports.pages.document import Document
-from pfl_ops.results import DIVERGED, At, Result
+from pfl_ops.results import At, Result
 from pfl_ops.tracking import Store
 from pfl_ops.tracking.runs.finished import read_ahead
 from pfl_ops.units import check_target
@@ -308,14 +308,14 @@ def _diverged(lines: Sequence[Line], lost: Sequence[Result]) -> list[str]:
         if line.diverged
     ]
     shown = {line.runs[0].group for line in lines}
-    gone = [f"{run.name} ({run.tags[DIVERGED]})" for run in lost if run.group not in shown]
+    gone = [f"{run.name} ({run.tags[tag_names.DIVERGED]})" for run in lost if run.group not in shown]
     return [*told, *([f"diverged, and left out: {_listed(gone)}"] if gone else [])]
 
 
 def _lines(runs: Sequence[Result], lost: Sequence[Result]) -> list[Line]:
     diverged: dict[str, list[str]] = {}
     for run in sorted(lost, key=lambda run: run.seed):
-        diverged.setdefault(run.group, []).append(f"seed {run.seed} {run.tags[DIVERGED]}")
+        diverged.setdefault(run.group, []).append(f"seed {run.seed} {run.tags[tag_names.DIVERGED]}")
     settings_of: dict[str, list[Result]] = {}
     for run in runs:
         alone = "" if run.state == "finished" else str(run.run_id)
@@ -359,7 +359,7 @@ def _unfinished(run: Result) -> str:
 
 
 def _is_pruned(tags: Mapping[str, str]) -> bool:
-    return tags.get("pfl_ops.trial_state") == "pruned"
+    return tags.get(tag_names.TRIAL_STATE) == "pruned"
 
 
 def _trial(run: Result) -> str | None:

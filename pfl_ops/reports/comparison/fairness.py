@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeAlias
 
-from pfl_ops import metrics
+from pfl_ops import metrics, tag_names
 from pfl_ops.display.tables import LOSS
 from pfl_ops.results import At, Result
 
@@ -20,7 +20,7 @@ SCORED = ("evaluation.subset", "evaluation.clients", VALIDATION_SHARE, ABSENT)
 EQUAL_TESTS = "evaluation.equal_tests"  # the weights of clients' test sets in synthetic views
 MEASURED = ("seconds", "per_second", "mib")
 """Ends of the metrics that a machine decides: time, speed, memory."""
-MACHINE = ("pfl_ops.device", "pfl_ops.cpu", "pfl_ops.threads", "pfl_ops.workers")
+MACHINE = (tag_names.DEVICE, tag_names.CPU, tag_names.THREADS, tag_names.WORKERS)
 """Tags of what a run was computed on."""
 ENGINE = "engine."
 BEST_ROUNDS = (

@@ -7,20 +7,12 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import cached_property
 
+from pfl_ops import tag_names
 from pfl_ops.errors import PflOpsError, count, echo, nearest
-from pfl_ops.results import DIVERGED, Result
+from pfl_ops.results import Result
 from pfl_ops.tracking import RunInfo, Store
-from pfl_ops.tracking.runs.finished import (
-    HASH,
-    STUDY,
-    is_confirmation,
-    is_of_former_choice,
-    is_test,
-    result_of,
-    trial_label,
-)
+from pfl_ops.tracking.runs.finished import is_confirmation, is_of_former_choice, is_test, result_of, trial_label
 
-SCALE = "pfl_ops.scale"
 SHORTEST_ID = 4  # characters of an id that are taken for one
 
 
@@ -72,7 +64,7 @@ def select(
         PflOpsError: nothing has that name (the message has the nearest), or nothing is left.
     """
     known = _KnownRuns(store.runs())
-    if not any(HASH in run.tags for run in known.runs):
+    if not any(tag_names.EXPERIMENT_HASH in run.tags for run in known.runs):
         raise PflOpsError(f"{store.target.label} has no runs yet; make some: pfl-ops run fliu --repetitions 3")
     meant: dict[str, RunInfo] = {}
     itself: set[str] = set()
@@ -89,13 +81,13 @@ def select(
         meant = {key: run for key, run in meant.items() if key in found}
     for tag, value in (tags or {}).items():
         meant = {key: run for key, run in meant.items() if run.tags.get(tag) == value}
-    by_scale = SCALE in (tags or {}) or SCALE in (where or "")
+    by_scale = tag_names.SCALE in (tags or {}) or tag_names.SCALE in (where or "")
     smoke = [run for run in meant.values() if _is_smoke(run) and run.run_id not in named and not by_scale]
     meant = {key: run for key, run in meant.items() if run not in smoke}
     former = {run.run_id: run for run in known.former_choices if run.run_id in meant and run.run_id not in itself}
     left = [run for key, run in meant.items() if key not in former]
     finished = [run for run in left if run.status == "FINISHED"]
-    diverged = [run for run in left if run.status == "FAILED" and DIVERGED in run.tags]
+    diverged = [run for run in left if run.status == "FAILED" and tag_names.DIVERGED in run.tags]
     others = [run for run in left if run.status != "FINISHED" and run not in diverged]
     started = [run for run in others if run.run_id in itself]
     if not finished and not started:
@@ -138,7 +130,7 @@ class _KnownRuns:
     def study_of(self, run: RunInfo) -> str | None:
         """The study whose run stands directly above."""
         above = self._parent(run)
-        return above.tags.get(STUDY) if above else None
+        return above.tags.get(tag_names.STUDY) if above else None
 
     def _is_of_former_choice(self, run: RunInfo) -> bool:
         return is_of_former_choice(run, self._parent(run))
@@ -170,11 +162,11 @@ class _KnownRuns:
         ]
         of_any = any(sign in name for sign in "*?[") and bool(others)  # fliu*: no name of a trial, as trial-* is one
         itself = {run.run_id for run in (others if of_any else hits)} if name != "*" else set()
-        above = {run.run_id for run in hits + places if HASH not in run.tags}
+        above = {run.run_id for run in hits + places if tag_names.EXPERIMENT_HASH not in run.tags}
         around = {run.run_id for run in hits + places}
         found = []
         for run in self.runs:
-            if HASH not in run.tags:
+            if tag_names.EXPERIMENT_HASH not in run.tags:
                 continue
             below = run.run_id in around or any(parent in above for parent in self._ancestors(run))
             wanted = not is_confirmation(run) and (trials or not trial_label(run))
@@ -186,8 +178,12 @@ class _KnownRuns:
         """The runs whose id, or whose experiment's hash, begins so; of one experiment."""
         hits: list[RunInfo] = []
         if len(name) >= SHORTEST_ID and re.fullmatch("[0-9a-f]+", name):
-            hits = [run for run in self.runs if run.run_id.startswith(name) or run.tags.get(HASH, "").startswith(name)]
-        if len({run.tags.get(HASH) for run in hits}) > 1:
+            hits = [
+                run
+                for run in self.runs
+                if run.run_id.startswith(name) or run.tags.get(tag_names.EXPERIMENT_HASH, "").startswith(name)
+            ]
+        if len({run.tags.get(tag_names.EXPERIMENT_HASH) for run in hits}) > 1:
             raise PflOpsError(f"{len(hits)} runs have ids that begin with '{name}'; give more of it")
         if not hits:
             close = nearest(name, set[str]().union(*map(_names, self.runs), *map(_places, self.runs)))
@@ -204,12 +200,13 @@ def _names(run: RunInfo) -> set[str]:
 
 def _places(run: RunInfo) -> set[str]:
     """Return the names that a run may be called by: its experiment; of a study's own run the study."""
-    return {run.experiment} | ({run.tags[STUDY]} if STUDY in run.tags and HASH not in run.tags else set())
+    is_study = tag_names.STUDY in run.tags and tag_names.EXPERIMENT_HASH not in run.tags
+    return {run.experiment} | ({run.tags[tag_names.STUDY]} if is_study else set())
 
 
 def _is_smoke(run: RunInfo) -> bool:
     """True for a cell of a suite at scale smoke: it shows that the cell runs, and its numbers mean nothing."""
-    return HASH in run.tags and run.tags.get(SCALE) == "smoke"
+    return tag_names.EXPERIMENT_HASH in run.tags and run.tags.get(tag_names.SCALE) == "smoke"
 
 
 def _once(runs: list[Result]) -> Iterator[Result]:
@@ -220,7 +217,7 @@ def _once(runs: list[Result]) -> Iterator[Result]:
 
 def _there_are(known: Iterable[RunInfo]) -> str:
     """`there are 12 runs in mnist-path (9) and digits-lsqs (3)`."""
-    counts = Counter(run.experiment for run in known if HASH in run.tags)
+    counts = Counter(run.experiment for run in known if tag_names.EXPERIMENT_HASH in run.tags)
     shown = ", ".join(f"{name} ({n})" for name, n in counts.most_common(5))
     more = f" and {len(counts) - 5} more" if len(counts) > 5 else ""
     return f"there {'is' if counts.total() == 1 else 'are'} {count(counts.total(), 'run')}, in {shown}{more}"
@@ -231,8 +228,9 @@ def _nothing(
 ) -> str:
     if meant:
         if len(meant) == 1:
-            return f"the run that is meant has not finished ({meant[0].tags.get(DIVERGED) or meant[0].status.lower()})"
-        states = Counter("diverged" if DIVERGED in run.tags else run.status.lower() for run in meant)
+            how = meant[0].tags.get(tag_names.DIVERGED) or meant[0].status.lower()
+            return f"the run that is meant has not finished ({how})"
+        states = Counter("diverged" if tag_names.DIVERGED in run.tags else run.status.lower() for run in meant)
         told = ", ".join(f"{n} {state}" for state, n in sorted(states.items()))
         return f"none of the {len(meant)} runs that are meant has finished ({told})"
     if smoke:

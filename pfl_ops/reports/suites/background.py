@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 
 import pandas as pd
 
+from pfl_ops import tag_names
 from pfl_ops.errors import count, format_bytes
 from pfl_ops.federation.loop.estimate import duration
 from pfl_ops.metric_keys import TRAFFIC_COSTS
@@ -13,14 +14,14 @@ from pfl_ops.reports.pages.document import Head, ItemList, PageBlock, Row, Table
 from pfl_ops.results import Result
 
 TAGS = {
-    "pfl_ops.device": "device",
-    "pfl_ops.cpu": "processor",
+    tag_names.DEVICE: "device",
+    tag_names.CPU: "processor",
     "version.python": "Python",
     "version.torch": "PyTorch",
     "version.ray": "Ray",
     "version.mlflow": "MLflow",
     "version.pfl-ops": "pfl-ops",
-    "pfl_ops.git_revision": "revision",
+    tag_names.GIT_REVISION: "revision",
 }
 
 

@@ -16,8 +16,6 @@ from pfl_ops.units import exact
 APART = ("evaluation.", "partition.seed")
 TITLE_LENGTH = 100  # characters of a title
 LONGEST_TRIAL_NAME = 80  # characters
-TRIAL = "pfl_ops.trial"  # tag of the runs of a trial that has several
-ENVIRONMENT = "pfl_ops.environment"  # tag of the runs of a study in several environments
 
 STAGES = """**How to read the keys.** `val/…`: each client's validation share; `test/…`: the test data.
 `L1`: what a client holds once the round is over; `L2`: right after its local training (of each round's

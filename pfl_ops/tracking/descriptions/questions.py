@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Sequence
 
-from pfl_ops import metric_keys, metrics
+from pfl_ops import metric_keys, metrics, tag_names
 from pfl_ops.metrics import Split
 from pfl_ops.tracking.descriptions.views import Chart, View
 
@@ -34,7 +34,7 @@ def methods(kind: str, known: Collection[str]) -> View:
     return View(
         key=key,
         name=key.capitalize(),
-        where=f"tags.`pfl_ops.kind` = '{kind}'",
+        where=f"tags.`{tag_names.KIND}` = '{kind}'",
         columns=(
             *(("metrics", f"score/{score}") for score in SCORES),
             ("metrics", f"{metric_keys.TOTAL_PREFIX}cost/up_bytes"),
@@ -56,7 +56,7 @@ def methods(kind: str, known: Collection[str]) -> View:
             ("Over rounds", tuple(curves)),
         ),
         folded=tuple(known),
-        group="pfl_ops.cell" if kind == "cell" else "pfl_ops.method",
+        group=tag_names.CELL if kind == "cell" else tag_names.METHOD,
     )
 
 
@@ -95,12 +95,12 @@ def trials(
     best = View(
         key=trials_key(method),
         name=f"Trials{title}",
-        where=f"tags.`pfl_ops.kind` = 'trial' and tags.`pfl_ops.study` = '{study}'",
+        where=f"tags.`{tag_names.KIND}` = 'trial' and tags.`{tag_names.STUDY}` = '{study}'",
         columns=(
             *(("metrics", key) for key in goals),
-            ("tags", "pfl_ops.chosen"),
+            ("tags", tag_names.CHOSEN),
             *varied,
-            ("tags", "pfl_ops.trial_state"),
+            ("tags", tag_names.TRIAL_STATE),
         ),
         order=metric[0],
         descending=modes[0] == "max",
@@ -126,7 +126,7 @@ def trials(
         where="",
         columns=(
             *(("metrics", key) for key in (*metric, "score/acc", "score/acc/std", "score/n")),
-            ("tags", "pfl_ops.chosen"),
+            ("tags", tag_names.CHOSEN),
             *varied,
         ),
         order="",

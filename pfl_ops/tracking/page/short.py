@@ -4,6 +4,7 @@ import re
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
+from pfl_ops import tag_names
 from pfl_ops.tracking.descriptions.views import FIRST, TAG, run_address, view_address
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def find_page(client: "MlflowClient", kind: str, name: str) -> str | None:
         return run_address(found[0].info.experiment_id, found[0].info.run_id) if found else None
     if kind == "study" and "'" not in name:
         experiments = [experiment.experiment_id for experiment in client.search_experiments()]
-        where = f"tags.`pfl_ops.kind` = 'study' and tags.`pfl_ops.study` = '{name}'"
+        where = f"tags.`{tag_names.KIND}` = 'study' and tags.`{tag_names.STUDY}` = '{name}'"
         for run in client.search_runs(experiments, where, max_results=1):
             tags = client.get_experiment(run.info.experiment_id).tags
             own = f"trials-{run.data.tags.get('algorithm', '')}"  # several studies share a benchmark's experiment
@@ -59,6 +60,6 @@ def _with_hash(client: "MlflowClient", digits: str) -> "list[Run]":
     if not re.fullmatch("[0-9a-f]{8,64}", digits):
         return []
     experiments = [experiment.experiment_id for experiment in client.search_experiments()]
-    where = f"tags.`pfl_ops.experiment_hash` LIKE '{digits}%'"
+    where = f"tags.`{tag_names.EXPERIMENT_HASH}` LIKE '{digits}%'"
     found = client.search_runs(experiments, where, order_by=["attributes.start_time DESC"])
     return sorted(found, key=lambda run: "mlflow.parentRunId" in run.data.tags)

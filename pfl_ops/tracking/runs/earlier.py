@@ -4,18 +4,16 @@ from contextlib import suppress
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+from pfl_ops import tag_names
 from pfl_ops.config.fields import Tree
 from pfl_ops.config.identity import CODE, VERSION, code_line, content_line, differing_code, fingerprint
 from pfl_ops.errors import PflOpsError
-from pfl_ops.results import CODE_TAG, CONTENT_TAG
 from pfl_ops.tracking.home import WorkFolder
 
 if TYPE_CHECKING:
     from pfl_ops.tracking.runs.store import Store
     from pfl_ops.tracking.target.run_info import RunInfo
 
-SETTINGS = "pfl_ops.settings"
-"""Tag: the digest of a run's settings and data alone."""
 
 SHORT = 12
 """Hexadecimal digits of an experiment's hash by which commands name a run."""
@@ -27,19 +25,19 @@ def tags(identity: Tree) -> dict[str, str]:
     Args:
         identity: of the run's experiment.
     """
-    return {SETTINGS: fingerprint(identity, without=(CODE, VERSION)), **code_tags(identity)}
+    return {tag_names.SETTINGS: fingerprint(identity, without=(CODE, VERSION)), **code_tags(identity)}
 
 
 def code_tags(identity: Tree) -> dict[str, str]:
     """Return the tags by which comparisons tell code and content of files apart."""
-    return {CODE_TAG: code_line(identity), CONTENT_TAG: content_line(identity)}
+    return {tag_names.CODE: code_line(identity), tag_names.CONTENT: content_line(identity)}
 
 
 def find(store: "Store", identity: Tree) -> "list[RunInfo]":
     """Return the tracked runs with the same settings and data and any code, oldest first; none without an answer."""
     if store.reachable:
         with suppress(PflOpsError):
-            return store.runs(where=f"tags.`{SETTINGS}` = '{tags(identity)[SETTINGS]}'")
+            return store.runs(where=f"tags.`{tag_names.SETTINGS}` = '{tags(identity)[tag_names.SETTINGS]}'")
     return []
 
 
@@ -67,7 +65,7 @@ def note(home: WorkFolder, identity: Tree, digest: str, time: int) -> str:
     Returns:
         "" if there is none in this work folder.
     """
-    file = home.checkpoints / f".{tags(identity)[SETTINGS][:32]}.notes"
+    file = home.checkpoints / f".{tags(identity)[tag_names.SETTINGS][:32]}.notes"
     mine, known = code_line(identity), False
     newest: tuple[int, str, str] | None = None
     with suppress(OSError):

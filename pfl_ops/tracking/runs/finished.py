@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from pfl_ops import tag_names
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.errors import PflOpsError, in_a_line
 from pfl_ops.metric_keys import FINAL_PREFIXES, SUMMED_COSTS, TOTAL_PREFIX
-from pfl_ops.results import CLIENTS as N_CLIENTS
 from pfl_ops.results import Kind, Result
 from pfl_ops.system.scratch import scratch
 from pfl_ops.tracking.runs.store import Store
@@ -23,10 +23,6 @@ from pfl_ops.tracking.target.run_info import RunInfo
 if TYPE_CHECKING:
     from torch import Tensor
 
-HASH = "pfl_ops.experiment_hash"
-STUDY = "pfl_ops.study"
-CHOICE = "pfl_ops.choice"
-"""Tag of a study's run: the first digits of the group hashes of its choice's test runs."""
 CHOICE_DIGITS = 12
 CLIENTS = "clients.parquet"
 CLIENT_COLUMNS = ("client", "stage", "local")
@@ -89,7 +85,7 @@ class TrackedRun:
 
     @property
     def folder(self) -> Path:
-        return self.store.home.checkpoints / self.info.tags[HASH]
+        return self.store.home.checkpoints / self.info.tags[tag_names.EXPERIMENT_HASH]
 
     @property
     def data_dir(self) -> None:
@@ -100,7 +96,7 @@ class TrackedRun:
 
     def model(self, client: int) -> "dict[str, Tensor]":
         """The client's own model; where there are none, the global model, which all share."""
-        n = self.info.tags.get(N_CLIENTS, "")
+        n = self.info.tags.get(tag_names.CLIENTS, "")
         if n.isdigit() and not 0 <= client < int(n):
             raise PflOpsError(f"there is no client {client}; clients are 0 to {int(n) - 1}")
         start, shared = f"client-{client:03d}/", None
@@ -117,7 +113,7 @@ class TrackedRun:
             raise PflOpsError(f"run '{self.info.name}': MLflow has no model of client {client}; {why}")
         if shared is None:
             raise PflOpsError(f"run '{self.info.name}' has no models in MLflow")
-        if self.info.tags.get("pfl_ops.own_stage") == "G":
+        if self.info.tags.get(tag_names.OWN_STAGE) == "G":
             method = self.info.params.get("algorithm.name", "the method")
             raise PflOpsError(f"{method} keeps no models of clients; take global_model()")
         return shared
@@ -158,7 +154,7 @@ def result_of(run: RunInfo, store: Store, study: str | None = None) -> Result:
         place=run.experiment,
         experiment_id=run.experiment_id,
         parent=run.parent,
-        study=run.tags.get(STUDY) or study,
+        study=run.tags.get(tag_names.STUDY) or study,
         kind=kind,
         trial=label,
         state=run.status.lower(),
@@ -182,7 +178,7 @@ def trial_label(run: RunInfo) -> str:
 
 
 def choice_tag(groups: Iterable[str]) -> str:
-    """Return the value of the tag `CHOICE`.
+    """Return the value of the tag `tag_names.CHOICE`.
 
     >>> choice_tag(["0123456789abcdef", "0123456789abcdef"])
     '0123456789ab'
@@ -192,19 +188,19 @@ def choice_tag(groups: Iterable[str]) -> str:
 
 def is_of_former_choice(run: RunInfo, study: RunInfo | None) -> bool:
     """True of a test run of a study that has chosen another configuration since; `study`: the run above it."""
-    chosen = study.tags.get(CHOICE, "").split() if study else []
-    group = run.tags.get("pfl_ops.group_hash", "")[:CHOICE_DIGITS]
+    chosen = study.tags.get(tag_names.CHOICE, "").split() if study else []
+    group = run.tags.get(tag_names.GROUP_HASH, "")[:CHOICE_DIGITS]
     return is_test(run) and bool(chosen) and group not in chosen
 
 
 def is_test(run: RunInfo) -> bool:
     """True for a test run of a study."""
-    return run.tags.get("pfl_ops.kind") == "final"
+    return run.tags.get(tag_names.KIND) == "final"
 
 
 def is_confirmation(run: RunInfo) -> bool:
     """True for a configuration that a study ran again with a new seed before its choice: compared only if named."""
-    return run.tags.get("pfl_ops.kind") == "confirmation"
+    return run.tags.get(tag_names.KIND) == "confirmation"
 
 
 def experiment_of(params: Mapping[str, str]) -> Experiment:

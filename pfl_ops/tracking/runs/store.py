@@ -25,6 +25,7 @@ from mlflow.entities import Run as MlflowRun
 from mlflow.exceptions import MlflowException, RestException
 from sqlalchemy.exc import SQLAlchemyError
 
+from pfl_ops import tag_names
 from pfl_ops.databases import probe
 from pfl_ops.errors import PflOpsError
 from pfl_ops.redaction import redact
@@ -33,12 +34,12 @@ from pfl_ops.tracking.home import TrackingTarget, WorkFolder
 from pfl_ops.tracking.runs.run import Run, now
 from pfl_ops.tracking.sending import logs
 from pfl_ops.tracking.sending.delivery import Delivery, verdict
-from pfl_ops.tracking.sending.sender import SUPERSEDED, Sender, TrackedRecord
+from pfl_ops.tracking.sending.sender import Sender, TrackedRecord
 from pfl_ops.tracking.spools import outbox, requests
 from pfl_ops.tracking.spools.journal import Header, identity_key, key
 from pfl_ops.tracking.spools.spool import Spool
 from pfl_ops.tracking.target.mlflow_private import download, read_history, read_runs
-from pfl_ops.tracking.target.run_info import IDENTITY, PARENT, RunInfo
+from pfl_ops.tracking.target.run_info import PARENT, RunInfo
 from pfl_ops.tracking.target.schema import other_version
 
 log = logging.getLogger("pfl_ops.tracking")
@@ -303,11 +304,13 @@ class Store:
             parent: only below this run (or its id); none: anywhere.
         """
         parent_id = parent.run_id if isinstance(parent, Run) else parent
-        where = f"tags.`{IDENTITY}` = '{_plain(identity)}'"
+        where = f"tags.`{tag_names.IDENTITY}` = '{_plain(identity)}'"
         if parent is not None:
             where += f" and tags.`{PARENT}` = '{parent_id}'"
         with self._asking():
-            found = [run for run in self._search(self._places(experiment), where) if SUPERSEDED not in run.tags]
+            found = [
+                run for run in self._search(self._places(experiment), where) if tag_names.SUPERSEDED not in run.tags
+            ]
         return min(found, key=lambda run: (run.status != "FINISHED", -run.start), default=None)
 
     def runs(
@@ -335,7 +338,7 @@ class Store:
                 found = self._search(places, " and ".join(filter(None, (below, where))))
             else:
                 found = read_runs(self.target.uri, places)
-        known = (run for run in found if superseded or SUPERSEDED not in run.tags)
+        known = (run for run in found if superseded or tag_names.SUPERSEDED not in run.tags)
         return [run for run in known if parent_id in (None, run.parent)]
 
     def experiments(self) -> list[str]:

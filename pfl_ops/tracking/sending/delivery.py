@@ -19,10 +19,11 @@ from pathlib import Path
 import requests
 from mlflow.exceptions import MlflowException
 
+from pfl_ops import tag_names
 from pfl_ops.errors import count
 from pfl_ops.redaction import redact
 from pfl_ops.tracking.sending import logs
-from pfl_ops.tracking.sending.sender import MISSING, REFUSED, Sender
+from pfl_ops.tracking.sending.sender import Sender
 from pfl_ops.tracking.spools import entries
 from pfl_ops.tracking.spools.journal import DamagedJournal, JournalEntry, key
 from pfl_ops.tracking.spools.spool import Damage, Repetition, Spool
@@ -342,9 +343,9 @@ class Delivery:
         """Set the run's tag for records that could not be delivered. Raises Outage."""
         text = f"{count(spool.missing, 'record', 'is')} not here: {spool.folder / 'refused.jsonl'}"
         if spool.damaged:
-            tags = {MISSING: f"{text}; the outbox was damaged; the same command sends them again"}
+            tags = {tag_names.MISSING_RECORDS: f"{text}; the outbox was damaged; the same command sends them again"}
         else:
-            tags = {REFUSED: text}
+            tags = {tag_names.REFUSED_RECORDS: text}
         try:
             self.sender.send(spool, {"op": "tags", "tags": tags})
         except Exception as failed:

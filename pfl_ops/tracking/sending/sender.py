@@ -38,7 +38,7 @@ from mlflow.environment_variables import MLFLOW_HTTP_REQUEST_TIMEOUT
 from mlflow.exceptions import MlflowException
 from mlflow.models import Model
 
-from pfl_ops.results import DIVERGED
+from pfl_ops import tag_names
 from pfl_ops.system.scratch import scratch
 from pfl_ops.tracking.descriptions import views
 from pfl_ops.tracking.home import TrackingTarget
@@ -46,18 +46,13 @@ from pfl_ops.tracking.spools.journal import DamagedJournal, Header, JournalEntry
 from pfl_ops.tracking.spools.outbox import newest
 from pfl_ops.tracking.spools.spool import Spool
 from pfl_ops.tracking.spools.staged import check_destination
-from pfl_ops.tracking.target.run_info import IDENTITY, PARENT
+from pfl_ops.tracking.target.run_info import PARENT
 from pfl_ops.tracking.target.schema import connect
 
 T = TypeVar("T")
 
-RERUN = "pfl_ops.rerun"  # names a run that was computed again
-SUPERSEDED = "pfl_ops.superseded"  # the id of the run that replaces this one
-MISSING = "pfl_ops.missing_records"  # damaged in the outbox; the run's command sends them again
-REFUSED = "pfl_ops.refused_records"  # what this MLflow does not take
 TRAINED = "train/lr"  # a metric of all rounds after round 0
 COSTS = "cost/"  # metrics that differ between computations with equal results
-CHOSEN = "pfl_ops.chosen"  # "yes": the trial whose configuration was tested
 METRICS_AT_ONCE = 1000  # MLflow's limits for one batch
 TAGS_AT_ONCE = 100
 LONGEST = 6000  # characters of a param's or tag's value
@@ -143,8 +138,8 @@ class Sender:
                     self._note_run(name, found)
                 else:
                     rerun = header.get("rerun", "")
-                    tags = {IDENTITY: header["identity"]} | ({PARENT: parent} if parent else {})
-                    tags |= {RERUN: rerun} if rerun else {}
+                    tags = {tag_names.IDENTITY: header["identity"]} | ({PARENT: parent} if parent else {})
+                    tags |= {tag_names.RERUN: rerun} if rerun else {}
                     made = self.client.create_run(experiment, header["start"], tags, header["name"])
                     self._note_run(name, made)
                     self._made.add(self._runs[name])
@@ -154,7 +149,7 @@ class Sender:
     def _note_run(self, name: str, run: MlflowRun) -> None:
         """Keep the id of a header's run; `name`: the header's key."""
         run_id = self._runs.setdefault(name, run.info.run_id)
-        if RERUN in run.data.tags:
+        if tag_names.RERUN in run.data.tags:
             self._reruns.add(run_id)
 
     def last_start(self, header: Header) -> int:
@@ -220,7 +215,7 @@ class Sender:
             newest = self._newest(header)
             if newest is None:
                 return ""
-            rerun = str(newest.data.tags.get(RERUN, ""))
+            rerun = str(newest.data.tags.get(tag_names.RERUN, ""))
             self._note_run(key({**header, "rerun": rerun}), newest)
             return rerun
 
@@ -233,9 +228,9 @@ class Sender:
         for run in sorted(runs, key=_age, reverse=True):
             over = is_over(run)
             replacement = newest_over if over else newest
-            if replacement and SUPERSEDED not in run.data.tags:
+            if replacement and tag_names.SUPERSEDED not in run.data.tags:
                 self._supersede_with_children(run, replacement)
-            if RERUN in run.data.tags:
+            if tag_names.RERUN in run.data.tags:
                 newest = newest or run.info.run_id
                 newest_over = newest_over or (run.info.run_id if over else "")
 
@@ -243,9 +238,9 @@ class Sender:
         """Tag a run, and the runs below it: those of a study go with it."""
         below = f"tags.`{PARENT}` = '{run.info.run_id}'"
         for child in self.client.search_runs([run.info.experiment_id], below, max_results=50_000):
-            if SUPERSEDED not in child.data.tags:
-                self.client.set_tag(child.info.run_id, SUPERSEDED, replacement)
-        self.client.set_tag(run.info.run_id, SUPERSEDED, replacement)
+            if tag_names.SUPERSEDED not in child.data.tags:
+                self.client.set_tag(child.info.run_id, tag_names.SUPERSEDED, replacement)
+        self.client.set_tag(run.info.run_id, tag_names.SUPERSEDED, replacement)
 
     def answers(self) -> bool:
         """True if the target answers a small question: an error is then the entry's own."""
@@ -265,7 +260,7 @@ class Sender:
 
     def search(self, experiment: str, identity: str, parent: str | None) -> list[MlflowRun]:
         """Runs of that identity under that parent (None: at the top), the newest first."""
-        where = f"tags.`{IDENTITY}` = '{identity}'" + (f" and tags.`{PARENT}` = '{parent}'" if parent else "")
+        where = f"tags.`{tag_names.IDENTITY}` = '{identity}'" + (f" and tags.`{PARENT}` = '{parent}'" if parent else "")
         found = self.client.search_runs([experiment], where, order_by=["attributes.start_time DESC"])
         return [run for run in found if run.data.tags.get(PARENT) == parent]
 
@@ -288,7 +283,8 @@ class Sender:
     def _complete(self, run_id: str, spool: Spool, entry: JournalEntry) -> None:
         """All records were sent again: what an earlier outbox lost is there now."""
         if not spool.missing:
-            for tag in {MISSING, REFUSED} & self.client.get_run(run_id).data.tags.keys():
+            there = self.client.get_run(run_id).data.tags.keys()
+            for tag in {tag_names.MISSING_RECORDS, tag_names.REFUSED_RECORDS} & there:
                 self.client.delete_tag(run_id, tag)
 
     def _finish(self, run_id: str, spool: Spool, entry: JournalEntry) -> None:
@@ -325,19 +321,19 @@ class Sender:
         experiment = self.experiment_id(spool.header["experiment"])
         identities = [entry["identity"], *entry.get("others", ())]
         for before in self.client.search_runs(
-            [experiment], f"tags.`{PARENT}` = '{run_id}' and tags.`{CHOSEN}` = 'yes'", max_results=50_000
+            [experiment], f"tags.`{PARENT}` = '{run_id}' and tags.`{tag_names.CHOSEN}` = 'yes'", max_results=50_000
         ):
-            if before.data.tags[IDENTITY] not in identities:
-                self.client.delete_tag(before.info.run_id, CHOSEN)
+            if before.data.tags[tag_names.IDENTITY] not in identities:
+                self.client.delete_tag(before.info.run_id, tag_names.CHOSEN)
         for identity in identities:
             found = self.search(experiment, identity, run_id)
-            chosen = [run.info.run_id for run in found if SUPERSEDED not in run.data.tags]
+            chosen = [run.info.run_id for run in found if tag_names.SUPERSEDED not in run.data.tags]
             if not chosen:  # recorded while the target was down: this entry is sent before the entries of that run
                 child = {**spool.header, "identity": identity, "parent": spool.header}
                 header = newest(spool.root, child)
                 chosen = [self.run_id(header)] if header else []
             for child_id in chosen:
-                self.client.set_tag(child_id, CHOSEN, "yes")
+                self.client.set_tag(child_id, tag_names.CHOSEN, "yes")
 
     def _params(self, run_id: str, spool: Spool, entry: JournalEntry) -> None:
         there = self.client.get_run(run_id).data.params
@@ -455,19 +451,19 @@ class Sender:
 
 def is_over(run: MlflowRun) -> bool:
     """True if a run has its result: it is finished, or its training diverged."""
-    return run.info.status == "FINISHED" or (run.info.status == "FAILED" and DIVERGED in run.data.tags)
+    return run.info.status == "FINISHED" or (run.info.status == "FAILED" and tag_names.DIVERGED in run.data.tags)
 
 
 def has_result(run: MlflowRun) -> bool:
     """True if a run is over, and its outbox has lost none of its records."""
-    return is_over(run) and MISSING not in run.data.tags
+    return is_over(run) and tag_names.MISSING_RECORDS not in run.data.tags
 
 
 def _meant(header: Header, runs: Sequence[MlflowRun]) -> MlflowRun | None:
     """The run of a header among those of its identity, the newest first; None if it is not there."""
     rerun = header.get("rerun", "")
     for run in runs:
-        tag = run.data.tags.get(RERUN, "")
+        tag = run.data.tags.get(tag_names.RERUN, "")
         if tag == rerun or (not rerun and run.info.start_time <= header["start"]):
             return run
     return None
@@ -484,7 +480,7 @@ def _has_values(run: MlflowRun, records: Sequence[TrackedRecord]) -> bool:
 
 def _age(run: MlflowRun) -> tuple[bool, int]:
     """Sort runs of an identity by age: re-runs are newer than the first run."""
-    return RERUN in run.data.tags, run.info.start_time
+    return tag_names.RERUN in run.data.tags, run.info.start_time
 
 
 def _link(source: str, target: str) -> None:

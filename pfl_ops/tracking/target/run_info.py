@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-IDENTITY = "pfl_ops.identity"
+from pfl_ops import tag_names
+
 PARENT = "mlflow.parentRunId"
 
 
@@ -32,7 +33,7 @@ class RunInfo:
     @property
     def identity(self) -> str | None:
         """The identity by which `Store.run` finds it again."""
-        return self.tags.get(IDENTITY)
+        return self.tags.get(tag_names.IDENTITY)
 
     @property
     def parent(self) -> str | None:

@@ -19,7 +19,7 @@ from typing import TypeAlias
 
 import pandas as pd
 
-from pfl_ops import metric_keys
+from pfl_ops import metric_keys, tag_names
 from pfl_ops.comparison import Line
 from pfl_ops.config.arguments import checked
 from pfl_ops.config.experiment import Experiment
@@ -255,8 +255,8 @@ def _run(store: Store, name: str, plans: Sequence[PreparedStudy]) -> Run:
         identity=f"benchmark:{name}",
         params=shared,
         tags=provenance()
-        | {"pfl_ops.kind": "benchmark"}
-        | {"pfl_ops.benchmark": name, "pfl_ops.methods": ", ".join(plan.method for plan in plans)}
+        | {tag_names.KIND: "benchmark"}
+        | {tag_names.BENCHMARK: name, "pfl_ops.methods": ", ".join(plan.method for plan in plans)}
         | {f"pfl_ops.{key}": str(value) for key, value in budget.items()},
     )
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pandas as pd
 
+from pfl_ops import tag_names
 from pfl_ops.config.arguments import checked
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.csv_text import to_csv
@@ -20,7 +21,7 @@ from pfl_ops.registry import load_plugin
 from pfl_ops.spaces import Space, at_ends, in_unit_of
 from pfl_ops.tracking import Run, Store, provenance
 from pfl_ops.tracking.provenance import described
-from pfl_ops.tracking.runs.finished import CHOICE, choice_tag
+from pfl_ops.tracking.runs.finished import choice_tag
 from pfl_ops.tuning.commands.planning import check_environments_build, check_nothing_new, study_name
 from pfl_ops.tuning.commands.warm_start import WarmStart, warm_start
 from pfl_ops.tuning.findings import leaderboard, presented
@@ -273,7 +274,7 @@ def conduct(
             raise StudyInterrupted from None
         except Exception as error:
             with suppress(OSError):  # what ended the study may end this too: a full disk
-                parent.tags({"pfl_ops.error": redact(" ".join(str(error).split()))[:500]})
+                parent.tags({tag_names.ERROR: redact(" ".join(str(error).split()))[:500]})
             raise
 
 
@@ -292,7 +293,7 @@ def _parent(
 ) -> Run:
     """The study's own run; a new one for another search of that name, whose study storage was deleted, say."""
     experiment, digest = plan.settings.experiment, study_storage.settings["digest"]
-    tags = {"pfl_ops.study": plan.name} | ({"pfl_ops.benchmark": plan.benchmark} if below else {})
+    tags = {tag_names.STUDY: plan.name} | ({tag_names.BENCHMARK: plan.benchmark} if below else {})
     if "from_study" in study_storage.settings:
         tags["pfl_ops.from_study"] = study_storage.settings["from_study"]
     tags |= _described(plan.settings)
@@ -358,7 +359,7 @@ def _decide(session: Session, experiment: Experiment, repetitions: int) -> list[
     if not goal.single:
         parent.table(_front(study_storage, table), "pareto.parquet")
     tests = session.open_tests(chosen, repetitions)
-    parent.tags({CHOICE: choice_tag(one.digest(session.data_dir, seed=False) for one in tests or [chosen])})
+    parent.tags({tag_names.CHOICE: choice_tag(one.digest(session.data_dir, seed=False) for one in tests or [chosen])})
     return tests
 
 
@@ -422,7 +423,7 @@ def _remarks(study: Study, earlier: bool) -> dict[str, str]:
         "pfl_ops.noise": study.noise,
         "pfl_ops.ended": study.ended,
         "pfl_ops.pictures": str(study.pictures or "")[:500],
-        "pfl_ops.error": "",
+        tag_names.ERROR: "",
     }
     return {tag: text for tag, text in lines.items() if text or earlier}
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from pfl_ops import statistics
+from pfl_ops import statistics, tag_names
 from pfl_ops.errors import count, sentence
 from pfl_ops.tracking import Run
 from pfl_ops.tracking.descriptions import notes, questions
@@ -28,7 +28,7 @@ def begin(parent: Run, plan: PreparedStudy, shared: bool) -> None:
         [parameter.key for parameter in settings.space.parameters if not parameter.when],
         goal.stages or (experiment.algorithm.own_stage,),
         plan.method if shared else "",
-        notes.TRIAL if settings.combination else "",
+        tag_names.TRIAL if settings.combination else "",
     )
     data = f"{experiment.data.label}, {experiment.partition.kind}"
     if settings.environments:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from pfl_ops import runs
+from pfl_ops import runs, tag_names
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.config.identity import fingerprint
 from pfl_ops.federation.settings import Execution
@@ -14,7 +14,7 @@ from pfl_ops.jobs.job import Job, Purpose
 from pfl_ops.jobs.resources import ResourceShare
 from pfl_ops.spaces import Point
 from pfl_ops.tracking import Run, provenance
-from pfl_ops.tracking.descriptions.notes import ENVIRONMENT, TRIAL, title, trial_colour, trial_name
+from pfl_ops.tracking.descriptions.notes import title, trial_colour, trial_name
 from pfl_ops.tracking.descriptions.views import COLOUR
 from pfl_ops.tracking.provenance import described
 from pfl_ops.tracking.runs.earlier import code_tags
@@ -72,8 +72,8 @@ class ChildRun:
                 **provenance(experiment=fingerprint(tree), group=fingerprint(tree, without=("seed",))),
                 **code_tags(tree),
                 **described(experiment, kind),
-                "pfl_ops.study": session.study_storage.name,
-                "pfl_ops.method": title(experiment),
+                tag_names.STUDY: session.study_storage.name,
+                tag_names.METHOD: title(experiment),
                 **self.tags,
             },
         )
@@ -127,7 +127,7 @@ class Children:
         if settings.combination is not None:
             one = settings.combination.parts[part]
             experiment, label = self._experiment(point, one), str(one)
-            tags |= {TRIAL: f"trial-{number:03d}", **_tags(one)}
+            tags |= {tag_names.TRIAL: f"trial-{number:03d}", **_tags(one)}
         return ChildRun(
             self.session,
             experiment,
@@ -177,4 +177,4 @@ class Children:
 
 
 def _tags(part: TrialPart) -> dict[str, str]:
-    return {ENVIRONMENT: part.environment} if part.environment else {}
+    return {tag_names.ENVIRONMENT: part.environment} if part.environment else {}

@@ -4,7 +4,7 @@ from collections import deque
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pfl_ops import runs
+from pfl_ops import runs, tag_names
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.errors import PflOpsError
 from pfl_ops.federation.loop.diverged import Diverged
@@ -40,7 +40,7 @@ def run_final(experiment: Experiment, name: str, session: "Session", computed: b
         store=session.store,
         parent=session.parent,
         name=name,
-        tags={"pfl_ops.kind": "final", "pfl_ops.study": session.study_storage.name, **session.settings.tags},
+        tags={tag_names.KIND: "final", tag_names.STUDY: session.study_storage.name, **session.settings.tags},
         computed=computed,
     )
 

@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING
 
 from optuna.trial import FrozenTrial, TrialState
 
+from pfl_ops import tag_names
 from pfl_ops.federation.state.checkpoint import Record
 from pfl_ops.tuning.session.children import ChildRun
 from pfl_ops.tuning.studies.parts import PartResult, TrialPart
-from pfl_ops.tuning.studies.study_storage import ERROR, PARTS, STATE, point_of, state_of
+from pfl_ops.tuning.studies.study_storage import ERROR, PARTS, point_of, state_of
 
 if TYPE_CHECKING:
     from pfl_ops.tuning.session.session import Session
@@ -54,11 +55,13 @@ def reconcile(session: "Session") -> list[int]:
     mended = {}
     for ended in (first, *over):
         found = runs.get(ended.run.identity)
-        if found and found.status == ended.status and found.tags.get(STATE, "") == ended.state:
+        if found and found.status == ended.status and found.tags.get(tag_names.TRIAL_STATE, "") == ended.state:
             continue
         run = ended.run.open(is_over=True)
         run.log(_rounds(session, ended))
-        run.tags({key: text for key, text in ((STATE, ended.state), ("pfl_ops.error", ended.error)) if text})
+        run.tags(
+            {key: text for key, text in ((tag_names.TRIAL_STATE, ended.state), (tag_names.ERROR, ended.error)) if text}
+        )
         run.complete()
         run.finish(ended.status, patience=0)
         if ended.trial:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from pfl_ops import tag_names
 from pfl_ops.federation.settings import Execution
 from pfl_ops.federation.state.checkpoint import Record
 from pfl_ops.jobs.job import Job
@@ -73,7 +74,7 @@ class TrackedJob:
             account: what is known of the error, at length. tags: further ones.
         """
         run = self._opened()  # a process that died before it began has opened none
-        if found := {**(tags or {}), **({"pfl_ops.error": error} if error else {})}:
+        if found := {**(tags or {}), **({tag_names.ERROR: error} if error else {})}:
             run.tags(found)
         if account:
             run.text(account, "error.txt")

@@ -8,6 +8,7 @@ from typing import Any
 
 from optuna.trial import Trial
 
+from pfl_ops import tag_names
 from pfl_ops.errors import PflOpsError, in_a_line
 from pfl_ops.federation.settings import Execution
 from pfl_ops.jobs.job import Job
@@ -22,7 +23,7 @@ from pfl_ops.tuning.session.search import Search
 from pfl_ops.tuning.session.tracked_job import TrackedJob
 from pfl_ops.tuning.studies.paired import PairedPruner, by_group, value_of_stopped
 from pfl_ops.tuning.studies.parts import Combination, PartResult, failure_of, spent_so_far
-from pfl_ops.tuning.studies.study_storage import PARTS, STATE
+from pfl_ops.tuning.studies.study_storage import PARTS
 
 
 @dataclass
@@ -177,7 +178,7 @@ class Trials:
         error, state = self.search.end(now.trial, event.report, event.failure)
         if event.failure and event.failure.hopeless:
             self.hopeless = ObjectiveMissing(event.failure.line)
-        now.given[0].end(error, event.account, {STATE: state})
+        now.given[0].end(error, event.account, {tag_names.TRIAL_STATE: state})
         self._leave(number, event.report, state, error)
 
     def _leave(self, number: int, report: Mapping[str, Any], state: str, error: str) -> None:
@@ -202,7 +203,7 @@ class Trials:
         if failure is None or failure.diverged:  # one that failed otherwise is run again if the trial is cut short
             self.search.keep_parts(now.trial, [r.as_dict() for r in now.results.values() if r.error or r.values])
         state = "complete" if failure is None else "diverged" if failure.diverged else "failed"
-        now.given[part].end(failure.line if failure else "", event.account, {STATE: state})
+        now.given[part].end(failure.line if failure else "", event.account, {tag_names.TRIAL_STATE: state})
         if failure:
             if failure.hopeless:
                 self.hopeless = ObjectiveMissing(failure.line)

@@ -7,12 +7,11 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, cast
 
-from pfl_ops import metrics, spaces
+from pfl_ops import metrics, spaces, tag_names
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.config.precedence import excluded
 from pfl_ops.errors import PflOpsError, count, echo
 from pfl_ops.federation.losses import LOSSES
-from pfl_ops.results import COMMON
 from pfl_ops.section import SEED_OFFSET
 from pfl_ops.spaces import Space
 from pfl_ops.tuning.studies.environments import (
@@ -315,7 +314,7 @@ class Settings:
             return {}
         seeds = f", {self.seeds_per_trial} seeds a trial" if self.seeds_per_trial > 1 else ""
         seeds += f", {self.confirm} new seeds of {self.confirm_top}" if self.confirm else ""
-        return {COMMON: f"{self.common.digest[:12]}, {self.budget_text}{seeds}: {' '.join(self.common.keys)}"}
+        return {tag_names.COMMON: f"{self.common.digest[:12]}, {self.budget_text}{seeds}: {' '.join(self.common.keys)}"}
 
     def as_recorded(self, record: Mapping[str, Any]) -> "Settings":
         """The same study with the limits, the random start and the test runs of a record; one of an earlier version

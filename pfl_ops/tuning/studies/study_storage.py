@@ -39,7 +39,6 @@ STDS = "stds"  # of a trial of several seeds: {metric: sample standard deviation
 STANDARD_ERRORS = "standard_errors"  # of a trial: {metric: standard error of its evaluation}, if on a sample
 SCORES = "scores"  # of a trial in several environments: {metric: {environment: mean over seeds}}
 BASELINES = "baselines"  # of a study: runs of FedAvg in its environments
-STATE = "pfl_ops.trial_state"  # tag of a trial's run
 
 
 def recorded(store: BaseStorage) -> dict[str, dict[str, Any]]:

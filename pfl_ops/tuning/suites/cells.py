@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, TypeAlias
 
+from pfl_ops import tag_names
 from pfl_ops.federation.state.checkpoint import Record
 from pfl_ops.papers import CellResults, ScaleName, Suite
 from pfl_ops.papers.exhibits import Curves, Energy
@@ -14,9 +15,6 @@ from pfl_ops.results import Result
 from pfl_ops.tracking import Run
 from pfl_ops.tracking.runs.run import now
 from pfl_ops.tuning.suites.plans import CellRun, Part
-
-CHOICES = "pfl_ops.choices"  # tag of runs of a suite with `reproduce --choices`
-CHANGED = "pfl_ops.set"  # tag of runs with settings that `reproduce --set` changed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,9 +81,9 @@ def elsewhere(part: Part, scale: ScaleName, finished: Iterable[Result]) -> dict[
     found: dict[str, dict[str, dict[int, Result]]] = {}
     cells = {cell.name: part.suite.stages(cell) for cell in part.suite.cells}
     for run in finished:
-        other, cell = run.tags.get("pfl_ops.scale", ""), run.tags.get("pfl_ops.cell", "")
-        here = run.tags.get("pfl_ops.suite") == part.suite.name and cell in cells
-        here = here and run.tags.get(CHOICES, "") == part.suite.choices
-        if here and other != scale and not {"pfl_ops.stand_in", CHANGED} & set(run.tags):
+        other, cell = run.tags.get(tag_names.SCALE, ""), run.tags.get(tag_names.CELL, "")
+        here = run.tags.get(tag_names.SUITE) == part.suite.name and cell in cells
+        here = here and run.tags.get(tag_names.CHOICES, "") == part.suite.choices
+        if here and other != scale and not {tag_names.SUBSTITUTE, tag_names.CHANGED} & set(run.tags):
             found.setdefault(other, {}).setdefault(cell, {})[run.seed] = replace(run, stages=cells[cell])
     return {scale: {cell: list(each.values()) for cell, each in of.items()} for scale, of in found.items()}

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from pfl_ops import runs
+from pfl_ops import runs, tag_names
 from pfl_ops.config.identity import check_planned
 from pfl_ops.errors import count, in_a_line
 from pfl_ops.federation.settings import Execution
@@ -17,22 +17,11 @@ from pfl_ops.papers import CellResults, Changes, Divergences, KeptRuns, Suite
 from pfl_ops.papers.overrides import as_flags
 from pfl_ops.papers.suite_run import SuiteRun, altered
 from pfl_ops.recording import FINISHED
-from pfl_ops.results import DIVERGED, Result
+from pfl_ops.results import Result
 from pfl_ops.tracking import Run, Store
 from pfl_ops.tracking.runs.finished import read_ahead, result_of
-from pfl_ops.tracking.sending.sender import MISSING
 from pfl_ops.tuning.resources.resource_request import ResourceRequest
-from pfl_ops.tuning.suites.cells import (
-    CHANGED,
-    CHOICES,
-    CellEvent,
-    Kind,
-    OnCell,
-    OnSuite,
-    Reproduced,
-    elsewhere,
-    needed,
-)
+from pfl_ops.tuning.suites.cells import CellEvent, Kind, OnCell, OnSuite, Reproduced, elsewhere, needed
 from pfl_ops.tuning.suites.deciding import MOST_SEEDS, OpenClaim, open_claims
 from pfl_ops.tuning.suites.plans import CellRun, Part, ReproductionPlan
 
@@ -74,10 +63,16 @@ class Reproduction:
         If the tracking server does not answer, that is all of them; one that has its checkpoint ends at once.
         """
         known = self.store.runs() if self.store.reachable else []
-        found = (run for run in known if run.identity and FINISHED in run.metrics and MISSING not in run.tags)
+        found = (
+            run
+            for run in known
+            if run.identity and FINISHED in run.metrics and tag_names.MISSING_RECORDS not in run.tags
+        )
         self.finished = {str(run.identity): result_of(run, self.store) for run in found}
         self.diverged = {
-            str(run.identity): run.tags[DIVERGED] for run in known if run.status == "FAILED" and DIVERGED in run.tags
+            str(run.identity): run.tags[tag_names.DIVERGED]
+            for run in known
+            if run.status == "FAILED" and tag_names.DIVERGED in run.tags
         }
         jobs = [job for part in self.plan.parts for jobs in part.jobs.values() for job in jobs]
         if (number := len({job.digest for job in jobs} & self.finished.keys())) >= MANY:
@@ -139,9 +134,9 @@ class Reproduction:
             " ".join((suite.name, scale, *given)),
             identity=":".join(("suite", suite.name, scale, *given)),
             tags={
-                "pfl_ops.kind": "suite",
-                "pfl_ops.suite": suite.name,
-                "pfl_ops.scale": scale,
+                tag_names.KIND: "suite",
+                tag_names.SUITE: suite.name,
+                tag_names.SCALE: scale,
                 **_changes(suite, part.changes),
             },
         )
@@ -175,11 +170,11 @@ class Reproduction:
         check_planned(job.cell.name, job.experiment.digest(self.data_dir), job.digest)
         parent = self.parents[job.suite.name]
         tags = {
-            "pfl_ops.kind": "cell",
-            "pfl_ops.suite": job.suite.name,
-            "pfl_ops.cell": job.cell.name,
-            "pfl_ops.scale": self.plan.scale,
-            **({"pfl_ops.stand_in": job.substitute} if job.substitute else {}),
+            tag_names.KIND: "cell",
+            tag_names.SUITE: job.suite.name,
+            tag_names.CELL: job.cell.name,
+            tag_names.SCALE: self.plan.scale,
+            **({tag_names.SUBSTITUTE: job.substitute} if job.substitute else {}),
             **_changes(job.suite, job.changes),
         }
         return runs.run(
@@ -399,5 +394,5 @@ class _Cells:
 
 def _changes(suite: Suite, changes: Changes) -> dict[str, str]:
     """The tags of runs whose settings are other than the suite's own."""
-    choices = {CHOICES: suite.choices} if suite.choices else {}
-    return choices | ({CHANGED: ", ".join(as_flags(changes))} if changes else {})
+    choices = {tag_names.CHOICES: suite.choices} if suite.choices else {}
+    return choices | ({tag_names.CHANGED: ", ".join(as_flags(changes))} if changes else {})
