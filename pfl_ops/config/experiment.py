@@ -478,7 +478,7 @@ class Experiment(Section):
         from pfl_ops.config.final_samples import final_samples
         from pfl_ops.config.samples import samples
         from pfl_ops.federation.loop.simulate import Simulation
-        from pfl_ops.models.base import build, check, example_of
+        from pfl_ops.models.base import build, example_of, stackable
 
         experiment = self.renewed()
         dataset = samples(experiment, data_dir, execution)
@@ -495,7 +495,7 @@ class Experiment(Section):
             experiment.evaluation.model_copy(update={"final": "all" if final_number is None else final_number}),
             seed=experiment.seed,
             execution=execution,
-            stackable=check(network, example_of(clients.shape), experiment.model.name),
+            stackable=stackable(network, example_of(clients.shape)),
             folder=folder,
             identity=experiment.digest(data_dir) if folder is not None else "",
             stages=stages,

@@ -157,7 +157,7 @@ def build(section: ModelSection, shape: Shape, n_classes: int, seed: int) -> Net
         _check_draws(network, _drawn(section, shape, n_classes, seed), name)
     if section.weights is not None and not has_backbone(section):
         weights.start_from(network, section.weights, name)
-    check(network, example_of(shape), name)
+    _check(network, example_of(shape), name)
     if network.head.out_features != n_classes:
         raise PflOpsError(
             f"model '{name}': its head has {network.head.out_features} outputs, the data {n_classes} classes"
@@ -233,11 +233,23 @@ def check(network: nn.Module, example: Tensor | None = None, name: str = "") -> 
     Traceback (most recent call last):
     pfl_ops.errors.PflOpsError: model 'mine': layer 'body.norm' (BatchNorm1d) has statistics over batches, which ...
     """
-    name = name or type(network).__name__
+    _check(network, example, name or type(network).__name__)
+    return stackable(network, example)
+
+
+def _check(network: nn.Module, example: Tensor | None, name: str) -> None:
     _check_parts(network, name)
     _check_statistics(network, name)
     if example is not None:
         _check_forward(network, example, name)
+
+
+def stackable(network: nn.Module, example: Tensor | None = None) -> bool:
+    """Return True if copies of a network that `check` accepts can be stacked; see there.
+
+    >>> stackable(Network({"fc": nn.Linear(4, 3), "drop": nn.Dropout(0.5)}, 3, 2))
+    False
+    """
     layers = list(network.body.modules())  # type: ignore[union-attr]  # a module, by _check_parts
     if any(isinstance(layer, nn.RNNBase | nn.RNNCellBase) or _drops(layer) for layer in layers):
         return False
