@@ -27,7 +27,6 @@ from mlflow.entities import (
     Dataset,
     DatasetInput,
     InputTag,
-    LoggedModel,
     LoggedModelOutput,
     Metric,
     Param,
@@ -411,13 +410,17 @@ class Sender:
         self.client.log_inputs(run_id, datasets=[DatasetInput(dataset, tags)])
 
     def _model(self, run_id: str, spool: Spool, entry: JournalEntry) -> None:
-        path = spool.find_file(entry)
-        model = self._find_or_make_model(run_id, entry["name"]) if path else self._find_model(run_id, entry["name"])
+        path, name = spool.find_file(entry), entry["name"]
+        run = self.client.get_run(run_id)
+        experiment = run.info.experiment_id
+        there = self.client.search_logged_models([experiment], f"source_run_id = '{run_id}'")
+        model = next((model for model in there if model.name == name), None)
         if model is not None and model.status == "READY":
             return
-        if path is None or model is None:
-            raise DamagedJournal(f"the staged model {entry['name']!r} is missing")
-        run = self.client.get_run(run_id)
+        if path is None:
+            raise DamagedJournal(f"the staged model {name!r} is missing")
+        if model is None:
+            model = self.client.create_logged_model(experiment, name=name, source_run_id=run_id, params=run.data.params)
         if model.model_id not in {output.model_id for output in run.outputs.model_outputs}:
             self.client.log_outputs(run_id, [LoggedModelOutput(model.model_id, step=entry["step"])])
         with scratch() as made, _long_timeout():
@@ -431,22 +434,6 @@ class Sender:
             description.save(str(copy / "MLmodel"))
             self.client.log_model_artifacts(model.model_id, str(copy))
         self.client.finalize_logged_model(model.model_id, "READY")
-
-    def _find_or_make_model(self, run_id: str, name: str) -> LoggedModel:
-        found = self._find_model(run_id, name)
-        if found is not None:
-            return found
-        run = self.client.get_run(run_id)
-        return self.client.create_logged_model(
-            run.info.experiment_id, name=name, source_run_id=run_id, params=run.data.params
-        )
-
-    def _find_model(self, run_id: str, name: str) -> LoggedModel | None:
-        experiment = self.client.get_run(run_id).info.experiment_id
-        for model in self.client.search_logged_models([experiment], f"source_run_id = '{run_id}'"):
-            if model.name == name:
-                return model
-        return None
 
 
 def is_over(run: MlflowRun) -> bool:
