@@ -637,6 +637,23 @@ def test_code_and_content_of_other_names_are_not_told() -> None:
     assert group_titles(grounds) == ["digits, iid, linear", "digits, iid, mlp"]
 
 
+@pytest.mark.parametrize(
+    ("methods", "title"),
+    [
+        (["fliu"], "fliu"),
+        (["fliu", "fedavg"], "fliu and fedavg"),
+        (["fliu", "fedavg", "ditto"], "fliu, fedavg and ditto"),
+        (["fliu", "fedavg", "ditto", "apfl", "fedrep", "local"], "fliu, fedavg, ditto, apfl, fedrep and local"),
+        (["fliu", "fedavg", "ditto", "apfl", "fedrep", "local", "fedper"], "7 methods"),
+    ],
+)
+def test_title_of_the_page_names_up_to_six_methods_each_once(
+    made: Any, shelf: Any, methods: list[str], title: str
+) -> None:
+    runs = [made(method, seed, 0.9 - number / 10) for number, method in enumerate(methods) for seed in (0, 1)]
+    assert document(go(shelf(runs), with_clients=False)).title == f"Compared: {title}"
+
+
 def test_methods_of_edited_code_are_named_by_it(made: Any, shelf: Any) -> None:
     tags = [{"pfl_ops.code": f"algorithm={digit * 16} version=2"} for digit in "12"]
     runs = [made("fliu", 0, 0.6, tags=one, group=one["pfl_ops.code"]) for one in tags]
@@ -658,6 +675,15 @@ def test_a_group_without_acc_is_ordered_by_own_data(made: Any, shelf: Any) -> No
     assert tables["runs"].columns[-1] == tables["groups"].columns[-1] == "Acc(L)+Acc(G) %"
     assert [row.entries[-1].text for row in tables["runs"].rows] == ["75.0", "Acc(L) % 60.0", "Acc(L) % 50.0"]
     assert [row.entries[-1].text for row in tables["groups"].rows] == ["75.0", "Acc(L) % 60.0"]
+
+
+def test_run_without_the_value_of_its_group_has_a_dash_alone(made: Any, shelf: Any) -> None:
+    runs = [made("fliu", seed, 0.5, **{"data.name": "kmnist"}) for seed in (0, 1)]
+    for run in runs:
+        del run.metrics["final/test/L1/acc"]
+    del runs[1].metrics["final/test/L1/local/mean"]
+    tables = {table.name: table for table in document(go(shelf([made(), *runs]))).each(Table)}
+    assert [row.entries[-1].text for row in tables["runs"].rows] == ["75.0", "Acc(L) % 50.0", "–"]
 
 
 def test_cells_at_scale_smoke_stay_out_unless_named(made: Any, shelf: Any) -> None:

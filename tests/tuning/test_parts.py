@@ -83,6 +83,8 @@ def test_value_of_a_trial_is_the_mean_over_its_seeds():
     assert found["stds"] == {METRIC: pytest.approx(0.02**0.5)}
     assert found["errors"] == {METRIC: pytest.approx(0.03 / 2**0.5)}
     assert (found["samples"], found["sent_bytes"], found["round"], found["losses"]) == (180, 108.0, 9, (2.0, 1.8))
+    short = combination.report([result(5, 1.0), replace(result(6, 1.2), rounds=4)])  # one seed has gone less far
+    assert short["round"] == 4
     exact = [replace(one, errors={}) for one in (result(5, 1.0), result(6, 1.2))]  # all samples were scored
     assert combination.report(exact)["errors"] == {}
 
