@@ -12,6 +12,7 @@ import importlib.util
 import inspect
 import itertools
 import marshal
+import operator
 import sys
 import sysconfig
 import warnings
@@ -200,18 +201,19 @@ class _Code(NamedTuple):
     """A module's file, and how far the module that was loaded differs from it.
 
     digest: SHA-256 of its code. imported: names of modules. constants: name -> number or text, as literals that nothing
-    else in the file replaces. stored: names of attributes that it sets, of whatever object.
+    else in the file replaces. stored: names of attributes that it sets, of whatever object. tree: of a script.
     """
 
     digest: str
     imported: tuple[str, ...] = ()
     constants: tuple[tuple[str, str], ...] = ()
     stored: frozenset[str] = frozenset()
+    tree: ast.Module | None = None
 
 
 _found: dict[tuple[str, Path], tuple[object, list[CodeType], _Code]] = {}
 """Of each module that was read: its spec, of which each loading makes another one, and the code of its functions, which
-IPython's autoreload may replace without loading the module."""
+IPython's autoreload may replace without loading the module, and `%run` each time that it runs a script."""
 
 
 def _read_as_loaded(module: str, path: Path) -> _Code:
@@ -220,7 +222,8 @@ def _read_as_loaded(module: str, path: Path) -> _Code:
     known = _found.get((module, path))
     if known is not None and module.startswith(PLUGIN):  # its file may be gone, where another one has the same bytes
         return known[2]
-    if known is None or known[0] is not spec or known[1] != functions:
+    same = known is not None and known[0] is spec and len(known[1]) == len(functions)
+    if known is None or not same or not all(map(operator.is_, known[1], functions)):
         known = _found[module, path] = (spec, functions, _read(module, path))
     return known[2]
 
@@ -343,7 +346,14 @@ def _read(module: str, path: Path) -> _Code:
         return _Code(hashlib.sha256(source).hexdigest())
     attributes = (one.attr for one in ast.walk(tree) if isinstance(one, ast.Attribute) and _is_set(one))
     digest = hashlib.sha256(text).hexdigest() + other
-    return _Code(digest, imported, tuple(_constants(tree)), frozenset(attributes))
+    script = tree if module == "__main__" else None
+    return _Code(digest, imported, tuple(_constants(tree)), frozenset(attributes), script)
+
+
+def script() -> ast.Module | None:
+    """Return the syntax tree of the script that runs; None: a notebook, or nothing that Python reads."""
+    path = _file("__main__")
+    return _read_as_loaded("__main__", path).tree if path else None
 
 
 def _constants(tree: ast.Module) -> Iterator[tuple[str, str]]:
@@ -392,10 +402,15 @@ def imported_by(tree: ast.AST, package: str = "") -> Iterator[str]:
             yield from (".".join(parts[:n]) for n in range(1, len(parts) + 1))
 
 
-@cache
 def _file(module: str) -> Path | None:
     """The source file of a module; None for what is no module, or has no source."""
-    found = getattr(sys.modules.get(module), "__file__", None)
+    return _source(module, getattr(sys.modules.get(module), "__file__", None))  # `__main__` may be one after the other
+
+
+@cache
+def _source(module: str, loaded: str | None) -> Path | None:
+    """See `_file`; loaded: the file of the module that is imported, None: it is not, or has none."""
+    found = loaded
     if module not in sys.modules:
         with contextlib.suppress(ImportError, ValueError, AttributeError):  # of a name in a module, too
             spec = importlib.util.find_spec(module)

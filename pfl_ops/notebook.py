@@ -4,6 +4,7 @@ Of a script the digest of its file counts, and `values`.
 """
 
 import ast
+import contextlib
 import hashlib
 import inspect
 import io
@@ -62,41 +63,43 @@ def values(thing: Any) -> str:
     Returns:
         64 hexadecimal digits; "": there are none.
     """
-    found: dict[str, str] = {}
+    tree = code_digest.script()
+    if tree is None:
+        return ""
+    found, said = dict[str, str](), _said(tree)
     waiting, seen = [thing], set[int]()
     while waiting:
         definition = waiting.pop()
-        node = None if id(definition) in seen else _node(definition)
+        node = None if id(definition) in seen else _node(definition, tree)
         seen.add(id(definition))
         if node is None:
             continue
-        said = _said(definition)
-        for name in _globals_of(node) - said:
+        for name in _globals_of(node):
             value = inspect.unwrap(vars(sys.modules[MAIN]).get(name, ...))
             if isinstance(value, type | FunctionType) and value.__module__ == MAIN:
                 waiting.append(value)
             elif isinstance(value, Namespace | SimpleNamespace):  # of argparse
                 used = {one.attr for one in ast.walk(node) if isinstance(one, ast.Attribute)}
                 found |= {f"{name}.{one}": repr(part) for one, part in vars(value).items() if one in used}
-            elif _is_plain(value):
+            elif _is_plain(value) and said.get(name) != repr(value):
                 found[name] = repr(value)
         kept = _kept(definition, node)
         found |= {f"{definition.__qualname__}.{name}": repr(value) for name, value in kept if _is_plain(value)}
     return hashlib.sha256(repr(sorted(found.items())).encode()).hexdigest() if found else ""
 
 
-def _said(definition: Any) -> set[str]:
-    """Names of a definition's file that are set once, by an expression without names or calls."""
-    code = _code(definition)
-    tree = ast.parse("".join(linecache.getlines(code.co_filename)) if code else "")
-    names = [one.id for one in ast.walk(tree) if isinstance(one, ast.Name) and not isinstance(one.ctx, ast.Load)]
-    written = {
-        getattr(part.targets[0] if isinstance(part, ast.Assign) else part.target, "id", "")
-        for part in tree.body
-        if isinstance(part, ast.Assign | ast.AnnAssign) and part.value is not None
-        if not any(isinstance(one, ast.Name | ast.Call) for one in ast.walk(part.value))
-    }
-    return {name for name in written if names.count(name) == 1}
+def _said(tree: ast.Module) -> dict[str, str]:
+    """Names of a file that are set once, by an expression without names or calls -> its value as Python writes it."""
+    bound = [one.id for one in ast.walk(tree) if isinstance(one, ast.Name) and not isinstance(one.ctx, ast.Load)]
+    found: dict[str, str] = {}
+    for part in tree.body:
+        if not isinstance(part, ast.Assign | ast.AnnAssign) or part.value is None:
+            continue
+        name = getattr(part.targets[0] if isinstance(part, ast.Assign) else part.target, "id", "")
+        if bound.count(name) == 1 and not any(isinstance(one, ast.Name | ast.Call) for one in ast.walk(part.value)):
+            with contextlib.suppress(Exception):
+                found[name] = repr(eval(compile(ast.Expression(part.value), "<said>", "eval"), {}))
+    return found
 
 
 def _is_plain(value: Any) -> bool:
@@ -222,22 +225,17 @@ def _is_of_library(thing: Any) -> bool:
     return is_code and not code_digest.is_beside(str(name), MAIN)
 
 
-def _node(thing: Any) -> ast.stmt | None:
-    """The last definition of a class or function in the cell that holds its code."""
-    code = _code(thing)
+def _node(thing: Any, tree: ast.Module | None = None) -> ast.stmt | None:
+    """The last definition of a class or function in the cell that holds its code, or in a script's tree."""
+    code = next((each.__code__ for each in _functions(thing) if _is_within(each, thing)), None)
     if code is None or "<locals>" in thing.__qualname__:
         return None
     try:
-        tree = ast.parse("".join(linecache.getlines(code.co_filename)))
+        tree = tree or ast.parse("".join(linecache.getlines(code.co_filename)))
     except (SyntaxError, ValueError, RecursionError):
         return None
     nodes = [node for node in tree.body if getattr(node, "name", None) == thing.__name__]
     return nodes[-1] if nodes else None
-
-
-def _code(thing: Any) -> CodeType | None:
-    """The code of a function, or of one of a class's own; None: it has none."""
-    return next((each.__code__ for each in _functions(thing) if _is_within(each, thing)), None)
 
 
 def _functions(thing: Any) -> Iterator[FunctionType]:

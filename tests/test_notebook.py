@@ -6,6 +6,7 @@ import linecache
 import subprocess
 import sys
 from collections.abc import Callable
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -14,7 +15,7 @@ import fork_server
 import pandas as pd
 import pytest
 
-from pfl_ops import notebook
+from pfl_ops import code_digest, notebook
 from pfl_ops.algorithms import ALGORITHMS
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.data.partition import PARTITIONS
@@ -346,14 +347,62 @@ def test_values_that_a_script_uses_count(tmp_path: Path) -> None:
     assert one == again and one[0] == one[2] and len({*one, *other}) == 4
 
 
-def test_values_that_the_text_of_a_script_says_do_not_count(cells: Callable[..., Any]) -> None:
+@pytest.fixture
+def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+    """Run a script in this process, as IPython's %run does; return the digest of what it names `Mine`, once the file
+    has another text, if one is given."""
+
+    def run(source: str, now: str = "") -> str:
+        main, file, table = ModuleType("__main__"), tmp_path / "script.py", Registry[Any]("thing", {})
+        main.__file__, main.__loader__ = str(file), SourceFileLoader("__main__", str(file))
+        monkeypatch.setitem(sys.modules, "__main__", main)
+        exec(compile(source, str(file), "exec"), main.__dict__)
+        file.write_text(now or source)
+        table.add("mine", main.Mine)  # type: ignore[attr-defined]
+        return table.digest("mine")
+
+    return run
+
+
+STATED = """import math
+K = 2 * 2
+T = (1, 'a')
+def g(x): return x * math.pi
+class Mine:
+    n = K
+    def f(self, x=T): return g(x) * K * self.n + T[0]
+"""
+
+
+def test_values_that_the_text_of_a_script_says_do_not_count(script: Callable[..., str]) -> None:
     """The hashes of scripts without others stay as they were."""
-    source = "import math\nK = 2 * 2\nT = (1, 'a')\ndef g(x): return x * math.pi\nclass Mine:\n    n = K\n"
-    mine = source + "    def f(self, x=T): return g(x) * K * self.n\n"
-    assert notebook.values(cells(mine)) == ""
-    further = ("K = 3\n", "Mine.n = 3\n", "def f(K): K = 2\n", "T = (1, 'b')\n")
-    digests = {notebook.values(cells(mine + more)) for more in further}
-    assert len(digests) == 4 and "" not in digests
+    assert script(STATED) == code_digest.digest("__main__") and notebook.values(sys.modules["__main__"].Mine) == ""
+    for more in ("K = 3\n", "Mine.n = 3\n", "def h(K): K = 2\n", "T = (1, 'b')\n"):
+        assert script(STATED + more) != code_digest.digest("__main__"), more
+
+
+@pytest.mark.parametrize(("old", "new"), [("1, 'a'", "2, 'a'"), ("2 * 2", "3 * 2"), ("K * s", "K / s")])
+def test_a_script_that_is_edited_and_run_again_counts(script: Callable[..., str], old: str, new: str) -> None:
+    """`%run` of a script whose number was edited read the result of the former number."""
+    edited = STATED.replace(old, new)
+    first, second = script(STATED), script(edited)
+    assert first != second == script(edited) and script(STATED) == first
+
+
+def test_a_script_that_was_edited_since_it_began_is_not_its_file(script: Callable[..., str]) -> None:
+    for old, new in (("1, 'a'", "2, 'a'"), ("2 * 2", "3 * 2"), ("K * s", "K / s")):
+        edited = STATED.replace(old, new)
+        assert script(STATED, now=edited) not in (script(STATED), script(edited))
+
+
+def test_cells_after_a_script_count(cells: Callable[..., Any], script: Callable[..., str]) -> None:
+    """After `%run` of a script that computes a run, all cells had the digest of the script's file."""
+    table: Registry[Any] = Registry("thing", {})
+    digests = [script(STATED)]
+    for cell in (CELL, CELL.replace("range(3)", "range(4)")):
+        table.add("mine", cells(DECO, cell))
+        digests.append(table.digest("mine"))
+    assert len(set(digests)) == 3 and digests[-1] == notebook.digest(table.get("mine"))
 
 
 def test_trials_do_not_begin_with_what_a_notebook_defines(cells: Callable[..., Any]) -> None:
