@@ -123,15 +123,37 @@ def test_installed_packages_do_not_count_wherever_they_lie(digest: Callable[...,
     assert digest(**{"site-packages__lent": "x = 2"}) == first
 
 
+def test_an_installed_package_counts_with_its_own_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that offers a method by an entry point. Its folder may be imported by what is in it alone."""
+    files = {"pack/__init__.py": "from . import one\nx = 1", "pack/one.py": "x = 1", "pack/two/three.py": "x = 1"}
+    files["pack/two/__init__.py"] = "x = 1"
+    site = tmp_path / "site-packages"
+    monkeypatch.syspath_prepend(site)
+    digests = []
+    for edited in ("none", *files):
+        for name, source in {**files, "offered.py": "", "pack/entry.py": "import pack.two.three"}.items():
+            (site / name).parent.mkdir(parents=True, exist_ok=True)
+            (site / name).write_text(source.replace("x = 1", "x = 22") if name == edited else source)
+        for name in [name for name in sys.modules if name.partition(".")[0] == "pack"]:
+            monkeypatch.delitem(sys.modules, name)
+        importlib.invalidate_caches()
+        importlib.import_module("pack.entry")
+        digests.append(code_digest.digest("pack.entry"))
+    assert len({*digests, None}) == 2 + len(files)
+
+
 def test_modules_in_the_interpreter_itself_do_not_count(digest: Callable[..., str]) -> None:
     """Python has `os` and others ready to run, without a file of their own: another version of it has other code."""
-    mine = "import abc, codecs, io, os, sys\nfrom os.path import join\n"
+    mine = "import abc, codecs, io, os, sys, wave\nfrom os.path import join\n"
     alone = hashlib.sha256(code_digest.syntax(mine).encode()).hexdigest()
     assert digest(mine=mine) == hashlib.sha256(repr([("", alone)]).encode()).hexdigest()
 
 
-LOADED = """import functools
+LOADED = """import dataclasses, functools
 K: int = -2
+@dataclasses.dataclass
+class D:
+    n: int = 1
 def f(x): return 2 * x
 @functools.cache
 def g(x): return [y * 3 for y in x]
@@ -161,10 +183,32 @@ def test_a_module_that_was_edited_after_it_was_loaded_is_not_its_file(
         return code_digest.digest("own_edited")
 
     first = digest(LOADED, LOADED)
+    alone = hashlib.sha256(code_digest.syntax(LOADED).encode()).hexdigest()
+    assert first == hashlib.sha256(repr([("", alone)]).encode()).hexdigest()
     assert digest(LOADED, "# one more line\n" + LOADED) == first
     for old, new in [("2 *", "22 *"), ("-2", "-3"), ("* 3", "* 4"), ('"c"', '"d"'), ("4", "44"), ('"5"', '"6"')]:
         edited = LOADED.replace(old, new)
         assert edited != LOADED and len({first, digest(edited, edited), digest(LOADED, edited), None}) == 4
+
+
+def test_code_of_equal_sets_is_equal() -> None:
+    """8 and 0 have one place in Python's table; the order of texts is another one in each process."""
+    one, other, third = (compile(f"x in {text}", "", "eval") for text in ("{0, 8}", "{8, 0}", "{8, 1}"))
+    assert code_digest.content_of(one) == code_digest.content_of(other) != code_digest.content_of(third)
+
+
+def test_a_module_without_functions_counts_as_it_was_loaded_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    file, digests = tmp_path / "own_numbers.py", []
+    for text in ("K = [1]", "K = [22]"):
+        file.write_text(text)
+        importlib.invalidate_caches()
+        importlib.reload(importlib.import_module("own_numbers"))
+        digests.append(code_digest.digest("own_numbers"))
+    assert digests[0] != digests[1]
 
 
 def test_constants_that_another_module_sets_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

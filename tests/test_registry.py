@@ -140,6 +140,29 @@ def test_an_edit_of_the_same_length_within_a_second_is_what_is_run(
     assert values == [1, 3] and [path.name for path in tmp_path.iterdir()] == ["factor.py"]
 
 
+def test_a_helper_that_is_edited_after_a_plug_in_was_loaded_counts_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The digest is taken when the file is loaded: the first run may come after the edit."""
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    helper, file, digests = tmp_path / "own_parts.py", tmp_path / "edited_later.py", []
+    file.write_text(
+        "import own_parts\nfrom pfl_ops import register\n"
+        "@register('edited_later')\ndef split(labels, n_clients, *, rng): return own_parts.f()\n"
+    )
+    for now in ("def f(): return 1\n", "def f(): return 2\n"):
+        helper.write_text("def f(): return 1\n")
+        monkeypatch.setattr(PARTITIONS, "_found", {})
+        monkeypatch.setattr(registry, "_plugins", {})
+        monkeypatch.setattr(code_digest, "_found", {})
+        monkeypatch.delitem(sys.modules, "own_parts", raising=False)
+        load_plugin(file)
+        helper.write_text(now)
+        digests.append(PARTITIONS.digest("edited_later"))
+    assert digests[0] == digests[1]
+
+
 def test_an_unknown_name_says_how_a_file_of_ones_own_is_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "_plugins", {})
     ends = [r"own: --plugin FILE\.py, in Python pfl_ops\.registry\.load_plugin\('FILE\.py'\)\)$"]
