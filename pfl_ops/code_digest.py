@@ -481,7 +481,7 @@ def _is_words(child: object, parent: ast.AST, field: str) -> bool:
         )
     if isinstance(child, ast.keyword) and isinstance(parent, ast.Call):
         return _name_of(parent.func) == "Field" and child.arg in WORDS
-    return False
+    return isinstance(parent, ast.JoinedStr) and isinstance(child, ast.Constant) and child.value == ""  # Python 3.12's
 
 
 def _name_of(function: ast.expr) -> str:

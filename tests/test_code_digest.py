@@ -1,5 +1,6 @@
 """Code by its syntax tree: words don't count, everything else does, in the module and in what it imports."""
 
+import ast
 import csv
 import hashlib
 import importlib
@@ -72,6 +73,16 @@ def test_words_do_not_count(same: str, other: str) -> None:
 )
 def test_everything_else_counts(one: str, other: str) -> None:
     assert syntax(one) != syntax(other)
+
+
+def test_the_text_is_the_same_under_python_3_12() -> None:
+    """There, an empty text ends a format that has names in it: `f"{x:>{width}}"`."""
+    tree = ast.parse('f"{x:>{width}}"')
+    spec = next(node for node in ast.walk(tree) if isinstance(node, ast.FormattedValue)).format_spec
+    assert isinstance(spec, ast.JoinedStr)
+    before = code_digest._text(tree)
+    spec.values.append(ast.Constant(""))
+    assert code_digest._text(tree) == before != syntax('f"{x:>{width} }"')
 
 
 @pytest.fixture
