@@ -1,6 +1,7 @@
 """A run, round by round.
 
 build      from an experiment's sections to task and trainer
+choosing   the place of rows, and the execution: as before, as asked for, or by timing
 cohort     the clients of a round
 simulate   the rounds: train, score, keep
 diverged   losses and parameters that are not finite

@@ -1,6 +1,5 @@
-"""From an experiment's sections to what the engine runs on: the task that a method sees, the trainer, its timing."""
+"""From an experiment's sections to what the engine runs on: the task that a method sees, and the trainer."""
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
@@ -8,21 +7,14 @@ import torch
 from torch import Tensor, nn
 
 from pfl_ops.data.clients import Clients
-from pfl_ops.federation.execution.choose import switch
-from pfl_ops.federation.execution.decide import TrainingWork
-from pfl_ops.federation.execution.timing import Candidate, Go
 from pfl_ops.federation.loop import cohort
 from pfl_ops.federation.losses import LOSSES
 from pfl_ops.federation.method.contract import ClientRows, Net, Task
 from pfl_ops.federation.method.method import Method
-from pfl_ops.federation.method.round import Round
 from pfl_ops.federation.method.walk import Length
-from pfl_ops.federation.network.chain import Chain
-from pfl_ops.federation.network.cross_entropy import cross_entropy
 from pfl_ops.federation.network.layout import initial_extra
 from pfl_ops.federation.network.optim import Rule
 from pfl_ops.federation.settings import Participation, Training
-from pfl_ops.federation.training.compiled import takes
 from pfl_ops.federation.training.feed import Feed
 from pfl_ops.federation.training.train import Trainer
 from pfl_ops.system.allocator import keep_freed_memory
@@ -99,38 +91,3 @@ def make_trainer(
     return Trainer(
         task, feed, rule, length, stack, bfloat16=training.precision == "bfloat16", draws=draws, compiled=compiled
     )
-
-
-def coverable_layers(task: Task, feed: Feed, training: Training) -> int:
-    """Count the linear layers of a network that compiled kernels cover with this loss, precision and kind of data; 0 if
-    they don't."""
-    exact = training.precision in ("float32", "float64")
-    chain = Chain.of(task.net) if exact and task.loss is cross_entropy and takes(feed) else None
-    return len(chain.layers) if chain else 0
-
-
-def work_of(task: Task, feed: Feed, training: Training) -> TrainingWork:
-    """Return the work of a run with this training section, as if all clients were of average size."""
-    own = float(feed.sizes.mean())
-    batch = max(min(training.batch_size or own, own), 1.0)
-    a_pass = max(math.ceil(own / batch), 1)
-    steps = training.local_steps or a_pass * (training.local_epochs or 1)
-    return TrainingWork(task.cohort_size, training.rounds, task.cohort_size * own * steps / a_pass, batch, steps)
-
-
-def timed_steps(task: Task, feed: Feed, training: Training, candidate: Candidate, compiled: bool = False) -> Go:
-    """Real steps of a candidate on clients of average size; the run itself sees nothing of them."""
-    trainer = make_trainer(
-        task, feed, training.model_copy(update={"precision": candidate.precision}), candidate.stack, draws=False,
-        compiled=compiled,
-    )  # fmt: skip
-    some = abs(feed.sizes - feed.sizes.mean()).argsort(kind="stable")[: candidate.stack or 1]
-    r = Round(trainer, 0, torch.from_numpy(some.copy()), weighting="uniform", purpose="timing")
-
-    def go(steps: int) -> int:
-        switch(candidate.precision)
-        trainer.meter.clear()
-        r.train(task.initial, steps=steps)
-        return sum(trainer.meter.by_stream.values())
-
-    return go

@@ -18,22 +18,12 @@ from torch import Tensor, nn
 from pfl_ops import metrics
 from pfl_ops.data.clients import Clients
 from pfl_ops.errors import PflOpsError
-from pfl_ops.federation import losses
 from pfl_ops.federation.execution import choose
-from pfl_ops.federation.execution.decide import LONG
-from pfl_ops.federation.execution.review import PROCESSOR, Executions, kept
-from pfl_ops.federation.execution.stackable import stacks
+from pfl_ops.federation.execution.review import PROCESSOR
 from pfl_ops.federation.execution.workers import PooledScorer, PooledTrainer
 from pfl_ops.federation.loop import cohort, diverged, engine, finish
-from pfl_ops.federation.loop.build import (
-    constant_buffers,
-    coverable_layers,
-    make_task,
-    make_trainer,
-    rule_of,
-    timed_steps,
-    work_of,
-)
+from pfl_ops.federation.loop.build import constant_buffers, make_task, make_trainer
+from pfl_ops.federation.loop.choosing import executions_of, place_of
 from pfl_ops.federation.loop.diverged import Diverged
 from pfl_ops.federation.loop.finish import LastRoundResults
 from pfl_ops.federation.method.checked import CheckedMethod, MethodError, check_update
@@ -44,8 +34,8 @@ from pfl_ops.federation.network.agreement import check_scores
 from pfl_ops.federation.network.net import Net
 from pfl_ops.federation.scoring.evaluate import Scorer, Scores
 from pfl_ops.federation.scoring.stages import RoundAt, StageScores, keys, made, repeatable
-from pfl_ops.federation.settings import Evaluation, Execution, Participation, Precision, StatePlace, Training
-from pfl_ops.federation.state.checkpoint import Checkpoint, Checkpoints, Record, Results, Table
+from pfl_ops.federation.settings import Evaluation, Execution, Participation, Training
+from pfl_ops.federation.state.checkpoint import Checkpoints, Record, Results, Table
 from pfl_ops.federation.state.rows import RowStore
 from pfl_ops.federation.training.feed import Feed
 from pfl_ops.system import memory
@@ -116,7 +106,7 @@ class Simulation:
         if found is not None and found.results is not None and final and not found.results.full:
             found = None  # only its scores were kept, and more is asked for
         over = found is not None and found.results is not None
-        self._device, where = _place(self.execution, training.precision, over)
+        self._device, where = place_of(self.execution, training.precision, over)
         dtype = torch.float64 if training.precision == "float64" else torch.float32
         self.feed = Feed(clients.train, clients.mean, clients.std, self._device, dtype)
         two = torch.tensor([0, len(clients.train.y) - 1], device=self._device)
@@ -128,11 +118,12 @@ class Simulation:
         )  # fmt: skip
         self._probabilities = cohort.probabilities(participation, self.task.n_clients, seed)
         self._stragglers = cohort.stragglers(participation, self.task.n_clients, seed)
-        self.hints: list[str] = []
-        mapped = stacks(training.loss, lambda n: make_trainer(self.task, self.feed, training, n, not stackable))
         self._held = Feed(clients.held, clients.mean, clients.std, self._device, dtype)
         self._seed, self._draws = seed, not stackable
-        self.executions = self._resolve(found, stackable and mapped, adapt)
+        self.executions, lines, self.hints = executions_of(
+            self.task, self.feed, training, self.execution, found, stackable=stackable, adapt=adapt
+        )
+        self.complaints += lines
         self._use(self.executions.taken[-1][1])
         self._state: State = self.method.init(self.task)
         if evaluation.absent == "last":
@@ -422,33 +413,6 @@ class Simulation:
 
     # -- where and how ------------------------------------------------------------------------------------------------
 
-    def _resolve(self, found: Checkpoint | None, stackable: bool, adapt: bool) -> Executions:
-        """As the checkpoint has it, as asked for, or by timing a few steps of each candidate."""
-        if found is not None:
-            executions, lines = kept(found.meta, self.execution, self._device, over=found.results is not None)
-            self.complaints += lines
-            return executions if adapt and not lines else Executions(executions.taken)
-        work = work_of(self.task, self.feed, self.training)
-        layers, optimiser = coverable_layers(self.task, self.feed, self.training), rule_of(self.training).name
-        kernels = choose.kernels(self.execution, self._device, layers, optimiser)
-        loss = losses.LOSSES.digest(self.training.loss)  # None: the package's own, of which timings may be kept already
-        chosen = choose.resolve(
-            self.execution, self._device, self.training.precision, stackable=stackable,
-            work=work,
-            shapes={
-                "layout": [b.stored for b in self.task.layout.blocks], "optimiser": self.training.optimiser,
-                "sample": list(self.feed.x.shape[1:]), **({"momentum": True} if self.training.momentum else {}),
-                **({} if loss is None else {"loss": loss}),
-            },
-            prepare=lambda candidate: timed_steps(
-                self.task, self.feed, self.training, candidate, kernels == "compiled"
-            ),
-            kernels=kernels,
-        )  # fmt: skip
-        self.hints = chosen.hints
-        seconds = work.rounds * work.samples / chosen.promised.get(chosen.resolved, math.inf)
-        return Executions([(0, chosen.resolved)], dict(chosen.promised) if adapt and seconds >= LONG else {})
-
     def _use(self, resolved: choose.Resolved) -> None:
         """Train and score with this execution from now on."""
         self.close()
@@ -474,28 +438,6 @@ class Simulation:
         torch.set_num_threads(self.resolved.threads)
         if self._device.type == "cuda":
             choose.switch(self.training.precision)
-
-
-def _place(execution: Execution, precision: Precision, over: bool) -> tuple[torch.device, StatePlace]:
-    """Return the device, and the place of clients' rows.
-
-    Args:
-        over: whether the run has all its rounds: it may be read anywhere, on the CPU if this machine lacks what it was
-            computed on.
-    Raises:
-        PflOpsError: this machine does not have what is asked for.
-    """
-    try:
-        device = choose.device(execution, precision)
-    except PflOpsError:
-        if not over:
-            raise
-        device = torch.device("cpu")
-    if execution.state != "device" or device.type != "cpu":
-        return device, execution.state
-    if not over:
-        raise PflOpsError("state 'device' is a GPU's memory, and this run computes on the CPU; use --state memory")
-    return device, "auto"
 
 
 def _round_at(
