@@ -22,6 +22,9 @@ SUMMED_COSTS = (*TRAFFIC_COSTS, *TIME_COSTS)
 TOTAL_PREFIX = "total/"
 """Beginning of the keys of these sums, which a run gets once, when it is over: total/cost/up_bytes."""
 
+TARGET_MARK, ROUND_MARK, HIGHEST = "@", "#", "best"
+"""Behind a key: …@90, the first round that reaches 90; …#20, the value of round 20; …#best, the highest one."""
+
 _OF_A_STAGE = ("local/mean", "global/mean", "acc")
 CURVES = (
     *(f"L1/{name}" for name in _OF_A_STAGE),
@@ -50,6 +53,17 @@ def scores(split: Split, synthetic: Sequence[float] = (), eps: Sequence[float] =
         for view in ("local", "global", *map(synthetic_view, synthetic)):
             found |= tracked(stage, split, view, [0.0], eps, "", [ENOUGH])
     return list(with_acc(found))
+
+
+def split_mark(key: str) -> tuple[str, str, str]:
+    """Return a tracked key, the mark behind it ("": the last value is meant), and the target or the round.
+
+    >>> split_mark("test/L1/acc@90"), split_mark("test/L1/acc#best"), split_mark("train/loss")
+    (('test/L1/acc', '@', '90'), ('test/L1/acc', '#', 'best'), ('train/loss', '', ''))
+    """
+    mark = next((mark for mark in (TARGET_MARK, ROUND_MARK) if mark in key), "")
+    name, _, number = key.partition(mark) if mark else (key, "", "")
+    return name, mark, number
 
 
 def completed(name: str, keys: Collection[str], stage: str = "L1") -> str | None:

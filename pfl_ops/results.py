@@ -16,7 +16,17 @@ from pfl_ops.energy import Effort
 from pfl_ops.energy import energy_table as energy_table  # its former address, which notebooks may have
 from pfl_ops.errors import PflOpsError, count, echo, unknown
 from pfl_ops.federation.settings import ALL_UP_TO
-from pfl_ops.metric_keys import FINAL_PREFIXES, TIME_COSTS, TOTAL_PREFIX, parts_of_below, tracked_as
+from pfl_ops.metric_keys import (
+    FINAL_PREFIXES,
+    HIGHEST,
+    ROUND_MARK,
+    TARGET_MARK,
+    TIME_COSTS,
+    TOTAL_PREFIX,
+    parts_of_below,
+    split_mark,
+    tracked_as,
+)
 from pfl_ops.metrics import Split
 from pfl_ops.units import check_target
 
@@ -41,8 +51,6 @@ BEHIND_NAMES = {
 }
 """Paths of `Result.settings` -> the setting that names it, and the part of these tags. The code of a partition shows in
 who holds which samples."""
-HIGHEST = "best"
-"""After the # of a measure's key: the highest value over the scored rounds."""
 
 At: TypeAlias = Literal["final", "best"]
 Kind: TypeAlias = Literal["run", "trial", "final"]
@@ -336,15 +344,14 @@ class Result:
         if self.measures is not None:
             found: float | None = self.measures.get(key)
             return None if found is None or math.isnan(found) else found
-        if "@" in key:
-            name, _, target = key.partition("@")
+        name, mark, number = split_mark(key)
+        if mark == TARGET_MARK:
             curve = self.by_round(name)
             if not curve:
                 return None
-            reached = metrics.rounds_to(curve, float(target) / unit)
+            reached = metrics.rounds_to(curve, float(number) / unit)
             return math.inf if reached is None else float(reached)
-        if "#" in key:
-            name, _, number = key.partition("#")
+        if mark == ROUND_MARK:
             curve = self.by_round(name)
             trained = [value for t, value in curve.items() if t > 0]
             found = max(trained, default=None) if number == HIGHEST else curve.get(int(number))

@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pfl_ops.errors import PflOpsError
+from pfl_ops.metric_keys import TARGET_MARK
 from pfl_ops.papers.evidence import SeedDifferences
 from pfl_ops.papers.expression import Node, Number, Term
 
@@ -42,7 +43,7 @@ class CellNumber:
     @property
     def infinite(self) -> bool:
         """True if the number can be infinite: the round in which a target is reached, "...@90"."""
-        return "@" in self.key
+        return TARGET_MARK in self.key
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from pfl_ops import metric_keys, metrics
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.errors import PflOpsError, echo, unknown
+from pfl_ops.metric_keys import HIGHEST, TARGET_MARK
 from pfl_ops.papers.suite import Measure, Suite
-from pfl_ops.results import HIGHEST
 from pfl_ops.units import PERCENT, unit_of
 
 OTHERS = ("train/loss", "train/lr", *metric_keys.COSTS, "cost/clients")
@@ -68,7 +68,7 @@ def history_keys(key: str, stages: Mapping[str, str]) -> tuple[str, ...]:
     >>> history_keys("test/P/acc@90", {"P": "L2"}), history_keys("test/L1/acc", {})
     (('test/L2/acc',), ())
     """
-    name, mark, _ = metric_keys.tracked_as(key, stages).replace("#", "@").partition("@")
+    name, mark, _ = metric_keys.split_mark(metric_keys.tracked_as(key, stages))
     return metric_keys.parts_of_below(name) or ((name,) if mark else ())
 
 
@@ -80,9 +80,9 @@ def bounds(key: str) -> tuple[float, float]:
     >>> bounds("test/L1/local/mean@90"), bounds("train/loss")
     ((0.0, inf), (-inf, inf))
     """
-    name = re.split("[@#]", key)[0]
+    name, mark, _ = metric_keys.split_mark(key)
     last = name.rpartition("/")[2]
-    if "@" in key or name.startswith("cost/") or last == "clients" or last.startswith(("rho_", "below_")):
+    if mark == TARGET_MARK or name.startswith("cost/") or last == "clients" or last.startswith(("rho_", "below_")):
         return 0.0, math.inf
     if unit_of(name) is PERCENT:
         return 0.0, {"acc": 2.0, "std": 0.5}.get(last, 1.0)

@@ -26,7 +26,7 @@ from pfl_ops.csv_text import to_csv
 from pfl_ops.data.datasets import here, unread
 from pfl_ops.errors import PflOpsError, in_a_line
 from pfl_ops.files import alone_in, write_named
-from pfl_ops.metric_keys import summands
+from pfl_ops.metric_keys import TARGET_MARK, summands
 from pfl_ops.metrics import ROUNDING, acc_sum
 from pfl_ops.papers import overrides
 from pfl_ops.papers.measure_keys import bounds
@@ -360,7 +360,7 @@ def _measure(key: str, text: str) -> float:
         value = float(text)
     except ValueError:
         value = math.nan
-    if not math.isfinite(value) and not (value == math.inf and "@" in key):
+    if not math.isfinite(value) and not (value == math.inf and TARGET_MARK in key):
         raise ValueError(f"column {key}: {text} is no finite number")
     return value
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from pfl_ops import energy, figures
 from pfl_ops.comparison import PARTLY_SCORED, Line
+from pfl_ops.metric_keys import TARGET_MARK, split_mark
 from pfl_ops.papers import Allocation, Bars, Cell, Curves, Energy, Exhibit, Over
 from pfl_ops.papers.exhibits import level_number
 from pfl_ops.papers.suite_run import SuiteRun
@@ -192,13 +193,14 @@ def _printed(run: SuiteRun, cell: Cell, exhibit: Curves) -> list[tuple[float, fl
         return found
     last = run.experiment(cell).training.rounds
     for measure in run.suite.measures:
-        key, at, number = measure.key.replace("#", "@").partition("@")
+        key, mark, number = split_mark(measure.key)
         published = run.published(cell.name, measure)
         if key != exhibit.key or published is None or published.value is None:
             continue
-        rounds_to = "@" in measure.key
-        if rounds_to or not at:
-            x, y = (published.value, float(number)) if rounds_to else (float(last), published.value)
+        if mark == TARGET_MARK:
+            x, y = published.value, float(number)
+        elif not mark:
+            x, y = float(last), published.value
         elif number.isdigit():
             x, y = float(number), published.value
         else:
@@ -253,7 +255,7 @@ def _as_tracked(run: SuiteRun, cell: Cell, key: str) -> list[float]:
     """A number of each repetition, an accuracy as a share. Rows of a results file have it in the paper's unit."""
     unit = next((measure.unit for measure in run.suite.measures if measure.key == key), 1.0)
     values = (one.value(key, run.suite.at, unit) for one in run.outcomes.get(cell.name, ()))
-    is_round = "@" in key  # the round in which a target is reached; the target is in the paper's unit
+    is_round = TARGET_MARK in key  # the round in which a target is reached; the target is in the paper's unit
     return [value if is_round else value / unit for value in values if value is not None]
 
 
