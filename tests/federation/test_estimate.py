@@ -315,6 +315,7 @@ def test_a_method_whose_round_does_not_repeat_is_refused() -> None:
                 estimate(one)
 
 
+@pytest.mark.usefixtures("forked_children")
 @pytest.mark.parametrize("workers", [1, 2])
 def test_each_worker_has_clients_to_train_while_a_round_is_measured(
     workers: int, monkeypatch: pytest.MonkeyPatch
