@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-VIEWS = {"Acc(L)": "local", "Acc(G)": "global"}
 DIGEST = re.compile(r"[0-9a-f]{8,}")
 HELD_OUT_RULE = "engine.rule for test data"
 BEHIND_NAMES = {
@@ -150,7 +149,8 @@ class Result:
         return cls({"seed": str(seed)}, metrics, **about)
 
     def __repr__(self) -> str:
-        found = {name: self.final.get(f"final/{self.split}/{self.stage}/{view}/mean") for name, view in VIEWS.items()}
+        views = {"Acc(L)": "local", "Acc(G)": "global"}
+        found = {name: self.final.get(f"final/{self.split}/{self.stage}/{view}/mean") for name, view in views.items()}
         scores = ", ".join(f"{name} {100 * value:.1f} %" for name, value in found.items() if value is not None)
         said = f", {self.stage} {scores}" if scores else ""
         return f"Result({self._title}, {self._length}{said})"

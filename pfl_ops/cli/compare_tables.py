@@ -22,7 +22,7 @@ from pfl_ops.reports.comparison.compared import (
 )
 from pfl_ops.reports.comparison.compared_notes import best_notes, p_notes, scored_notes
 from pfl_ops.reports.comparison.comparison_data import TEST_DESCRIPTIONS, ComparisonData, Group
-from pfl_ops.reports.numbers import VIEWS, mean_mebibytes, order_text, rounds_text, spread, target_title, title_of
+from pfl_ops.reports.numbers import HEADINGS, mean_mebibytes, order_text, rounds_text, spread, target_title, title_of
 from pfl_ops.units import difference_title
 
 WIDEST_NAME, NARROW_NAMES = 44, (24, 16, 10)  # columns of a line's name; a longer one is broken
@@ -195,5 +195,5 @@ def _rows(c: ComparisonData, group: Group, line: Line, name_width: int) -> Itera
     yield first
     others = [stage for stage in line.stages if stage != line.stage] if len(group.lines) <= FEW_LINES else []
     for i, stage in enumerate(others or [""] * bool(line.settings)):
-        cells = {name: text_of(line, f"{stage}/{metric}", c.at) for name, metric in VIEWS.items() if stage}
+        cells = {name: text_of(line, f"{stage}/{metric}", c.at) for name, metric in HEADINGS.items() if stage}
         yield cells | {"stage": stage, "setting": "" if i else escape(_broken(line.settings, name_width))}

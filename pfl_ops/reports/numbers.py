@@ -9,7 +9,7 @@ from pfl_ops.metrics import STAGES
 from pfl_ops.statistics import mean_std
 from pfl_ops.units import MIB, unit_of
 
-VIEWS = {
+HEADINGS = {
     "Acc(L) %": "local/mean",
     "Acc(G) %": "global/mean",
     "Acc(L)+Acc(G) %": "acc",
@@ -25,7 +25,7 @@ def title_of(metric: str) -> str:
     ['Acc(L) %', 'L2 Acc(L)+Acc(G) %', 'test/L1/local/q10 %', 'train/loss']
     """
     stage, slash, rest = metric.partition("/")
-    names = {key: name for name, key in VIEWS.items()}
+    names = {key: name for name, key in HEADINGS.items()}
     if metric in names:
         return names[metric]
     if slash and stage in STAGES and rest in names:

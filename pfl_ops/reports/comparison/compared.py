@@ -14,7 +14,7 @@ from pfl_ops.reports.comparison.compared_notes import best_notes, p_notes, score
 from pfl_ops.reports.comparison.compared_pictures import pictures
 from pfl_ops.reports.comparison.comparison_data import BEST_ROUND, TEST_DESCRIPTIONS, ComparisonData, Group
 from pfl_ops.reports.numbers import (
-    VIEWS,
+    HEADINGS,
     in_unit,
     mean_mebibytes,
     order_text,
@@ -106,7 +106,7 @@ def _of_runs(line: Line, values: Mapping[int, float]) -> str:
 
 def shown_metrics(group: Group) -> dict[str, str]:
     """Return column -> metric: the views of a stage, and the metric that decides."""
-    return VIEWS if group.metric in VIEWS.values() else {**VIEWS, title_of(group.metric): group.metric}
+    return HEADINGS if group.metric in HEADINGS.values() else {**HEADINGS, title_of(group.metric): group.metric}
 
 
 def other_rounds(c: ComparisonData, group: Group) -> dict[str, tuple[str, At]]:
@@ -149,7 +149,7 @@ def _line_row(c: ComparisonData, group: Group, line: Line) -> dict[str, object]:
         title_of(f"{stage}/{metric}"): f"{stage}/{metric}"
         for stage in line.stages
         if stage != line.stage
-        for metric in VIEWS.values()
+        for metric in HEADINGS.values()
     }
     for name, metric in columns.items():
         row |= _moments(name, in_unit(line.values(metric, c.at), metric))
@@ -290,9 +290,9 @@ def _tested(c: ComparisonData, group: Group, line: Line) -> tuple[TableCell, Tab
 def stages(c: ComparisonData, group: Group) -> Table:
     """Return the accuracies of every stage."""
     there = [stage for stage in metrics.STAGES if any(stage in line.stages for line in group.lines)]
-    names = list(VIEWS)[:3]
+    names = list(HEADINGS)[:3]
     rows = [
-        Row((TableCell(line.label), *(_entry(line, f"{s}/{VIEWS[name]}", c.at) for s in there for name in names)))
+        Row((TableCell(line.label), *(_entry(line, f"{s}/{HEADINGS[name]}", c.at) for s in there for name in names)))
         for line in group.lines
     ]
     over = (Head(""), *(Head(stage, len(names)) for stage in there))

@@ -29,7 +29,7 @@ from pfl_ops.units import PERCENT, difference_title, mebibytes, signed, unit_of
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-VIEWS = {"local": "local", "global": "global", "worst": "local"}  # column -> view
+COLUMN_VIEWS = {"local": "local", "global": "global", "worst": "local"}  # column -> view
 
 
 def leaderboard(
@@ -123,7 +123,7 @@ def _ranking(table: pd.DataFrame, notes: Sequence[str]) -> Table:
                 row["scored_at"],
                 score(metric, row["validation"], mark=best if by_validation else ""),  # of what the ranks are
                 TableCell(tables.tested(row), tested, mark="missing" if tested is None else best),
-                *(score(f"{view}/mean", row[name], part=tables.part(row, name)) for name, view in VIEWS.items()),
+                *(score(f"{view}/mean", row[name], part=tables.part(row, name)) for name, view in COLUMN_VIEWS.items()),
                 _difference(row),
                 "" if first else _chance(row["p_holm"]),
             )

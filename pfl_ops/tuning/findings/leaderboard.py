@@ -23,7 +23,7 @@ from pfl_ops.units import exact, part_of, with_unit
 if TYPE_CHECKING:
     from pfl_ops.results import Result
 
-VIEWS = {"local": "local/mean", "global": "global/mean", "worst": "local/worst"}
+SCORE_KEYS = {"local": "local/mean", "global": "global/mean", "worst": "local/worst"}
 """Columns -> keys of a stage."""
 
 
@@ -163,7 +163,7 @@ def tests(entries: Sequence[MethodStudy]) -> pd.DataFrame:
     """One row a test run that was finished: method, seed, score, local, global, worst, run_id."""
     rows = []
     for entry in entries:
-        keys = (entry.metric.removeprefix("val/"), *(f"{entry.stage}/{key}" for key in VIEWS.values()))
+        keys = (entry.metric.removeprefix("val/"), *(f"{entry.stage}/{key}" for key in SCORE_KEYS.values()))
         for result in entry.finals:
             values = [math.nan if (value := result.value(key)) is None else value for key in keys]
             rows.append((entry.plan.method, result.seed, *values, result.run_id))
@@ -229,7 +229,7 @@ def _row(entry: MethodStudy, line: Line) -> dict[str, Any]:
     repeated = entry.study_storage.confirmations()
     states = trials["state"].value_counts()
     mean, std = mean_std(entry.scores.values())
-    views = {name: entry.mean(key) for name, key in VIEWS.items()}
+    views = {name: entry.mean(key) for name, key in SCORE_KEYS.items()}
     return {
         "method": entry.plan.method,
         "scored_at": entry.stage,

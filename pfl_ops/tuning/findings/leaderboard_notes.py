@@ -8,7 +8,7 @@ from pfl_ops.comparison import TEST_SEEDS, TESTS, Test
 from pfl_ops.display import tables
 from pfl_ops.errors import sentence
 from pfl_ops.tuning.findings.leaderboard import (
-    VIEWS,
+    SCORE_KEYS,
     MethodStudy,
     choice_changed,
     compared,
@@ -140,7 +140,7 @@ def _seeds(entries: Sequence[MethodStudy], table: pd.DataFrame, untested: Collec
 def _parts(table: pd.DataFrame) -> str:
     """Means over the test runs that have a value, where others have none; methods of which none has a score."""
     rows = [row for row in table.to_dict("records") if row["status"] == "complete"]
-    parts = [part for row in rows for view in ("", *VIEWS) if (part := tables.part(row, view).strip())]
+    parts = [part for row in rows for view in ("", *SCORE_KEYS) if (part := tables.part(row, view).strip())]
     told = [f"{parts[0]}: the mean over the test runs that have a value."] if parts else []
     none = [row["method"] for row in rows if row["test_runs"] and not row["n"]]
     told += [f"No rank, since no test run has a score: {', '.join(none)}."] if 0 < len(none) < len(rows) else []
