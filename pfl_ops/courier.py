@@ -74,13 +74,16 @@ def _track(folder: Path) -> None:
 
     from pfl_ops import runs
     from pfl_ops.config.experiment import Experiment
+    from pfl_ops.data.store import cache_folder
     from pfl_ops.federation.settings import Execution
     from pfl_ops.federation.state.checkpoint import FINISHED, Record
-    from pfl_ops.registry import load_plugin
+    from pfl_ops.registry import load_packed, load_plugin
     from pfl_ops.tracking.runs.store import Store
 
+    load_packed([one for one in request.plugins if not isinstance(one, str)], cache_folder() / "plugins")
     for plugin in request.plugins:
-        load_plugin(Path(plugin))
+        if isinstance(plugin, str):
+            load_plugin(Path(plugin))
     experiment = Experiment.model_validate(request.experiment)
     home = WorkFolder.open(folder.parents[1])
     whole = home.checkpoints / request.digest / FINISHED

@@ -6,18 +6,22 @@ import importlib.machinery
 import importlib.util
 import os
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from functools import cached_property
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import CodeType, ModuleType
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from pfl_ops import code_digest, notebook
 from pfl_ops.code_digest import PLUGIN
 from pfl_ops.errors import LONGEST_PATH, PflOpsError, check_name, echo, in_a_line, nearest, place, unknown
+from pfl_ops.files import file_digest, write_whole
 
 T = TypeVar("T")
+
+Packed: TypeAlias = tuple[str, str, str]
+"""A plug-in on its way to another process: digest, path, and its source, a character a byte (latin-1)."""
 
 _plugins: dict[str, Path] = {}  # digest -> file
 _sources: dict[str, bytes] = {}  # digest -> its bytes when it was loaded
@@ -229,6 +233,33 @@ def plugin_module(digest: str) -> ModuleType:
 def plugin_source(digest: str) -> bytes:
     """Return the content of a file that `load_plugin` has imported, as it was then: it may have been edited since."""
     return _sources[digest]
+
+
+def packed_plugins() -> tuple[Packed, ...]:
+    """Return the plug-in files that are loaded in this process, with their source as it was loaded."""
+    return tuple((digest, str(path), plugin_source(digest).decode("latin-1")) for digest, path in plugins().items())
+
+
+def load_packed(packed: Iterable[Packed], folder: Path) -> None:
+    """Load what `packed_plugins` packed: from the same file if it is here and unchanged, else from the source.
+
+    Args:
+        folder: keeps the source, under its digest: a process that is killed leaves no further copy.
+    """
+    for digest, name, source in packed:
+        if digest in _plugins:
+            continue
+        path = Path(name)
+        if not _has(path, digest):
+            path = folder / digest / path.name
+            if not _has(path, digest):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                write_whole(path, source.encode("latin-1"))
+        load_plugin(path)
+
+
+def _has(path: Path, digest: str) -> bool:
+    return path.is_file() and file_digest(path) == digest
 
 
 def _existing(path: Path | str, kind: str) -> Path:

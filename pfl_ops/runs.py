@@ -35,7 +35,7 @@ from pfl_ops.recording import (
     is_kept,
     run_tags,
 )
-from pfl_ops.registry import plugins
+from pfl_ops.registry import packed_plugins
 from pfl_ops.results import Result
 from pfl_ops.run_on_disk import RunOnDisk
 from pfl_ops.tracking.descriptions.notes import experiment_name, title
@@ -347,7 +347,7 @@ def _requested(
         params={path: str(value) for path, value in experiment.flat.items()},
         tags=dict(tags),
         rerun=rerun,
-        plugins=[str(Path(path).absolute()) for path in plugins().values()],
+        plugins=packed_plugins(),
     )
     return CourierRecorder(RequestedRun(home, request), short_address("experiment", request.group))
 

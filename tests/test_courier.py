@@ -434,19 +434,39 @@ class Own(FedAvg):
 """
 
 
+def test_a_plug_in_is_tracked_as_it_was_loaded(home, tmp_path, monkeypatch):
+    """In a loop of edits and runs the courier, which begins later, read the next edit: the run was in the checkpoints
+    only."""
+    file = tmp_path / "own.py"
+    file.write_text(PLUGIN.replace('"own"', '"own_edited"'), encoding="latin-1")
+    registry.load_plugin(file)
+    with monkeypatch.context() as patch:
+        patch.setattr(requests, "start", lambda folders, **_: None)
+        own = Experiment.of("own_edited", dataset="digits", model="linear", clients=3, rounds=1)
+        go(own, home)
+    file.write_text("raise ValueError")
+    assert only(home).status == "FINISHED" and requests.problems(WorkFolder(home)) == []
+
+
 def test_a_request_that_fails_stays_with_its_reason(home, tmp_path, caplog, monkeypatch):
-    """The method's file is not what was run: nothing is computed under the old name. Once it is back, the run is
+    """The method's helper is not what was run: nothing is computed under the old name. Once it is back, the run is
     tracked. Another request is not kept waiting."""
     from pfl_ops.registry import load_plugin
 
-    file, started = tmp_path / "own.py", []
-    file.write_text(PLUGIN)
-    load_plugin(file)
+    monkeypatch.syspath_prepend(tmp_path)
+    file, started = tmp_path / "own_helper_of_a_courier.py", []
+    helper = PLUGIN.replace('@register("own")', "")
+    file.write_text(helper)
+    (tmp_path / "own.py").write_text(
+        "import own_helper_of_a_courier as helper\nfrom pfl_ops.algorithms.base import register\n\n"
+        "@register('own')\nclass Own(helper.Own):\n    'Two.'\n"
+    )
+    load_plugin(tmp_path / "own.py")
     with monkeypatch.context() as patch:
         patch.setattr(requests, "start", lambda folders, **_: started.append(folders))
         own = Experiment.of("own", dataset="digits", model="linear", clients=3, rounds=1)
         result = go(own, home)
-    file.write_text(PLUGIN.replace("return", "s = dict(s)\n        return"))
+    file.write_text(helper.replace("return", "s = dict(s)\n        return"))
     go(experiment(), home)
     assert only(home).params["algorithm.name"] == "fliu"
     (line,) = requests.problems(WorkFolder(home))
@@ -457,7 +477,7 @@ def test_a_request_that_fails_stays_with_its_reason(home, tmp_path, caplog, monk
     assert line in caplog.text
     (folder,) = requests.pending(WorkFolder(home))
     assert json.loads((folder / "request.json").read_text())["digest"] == result.hash
-    file.write_text(PLUGIN)
+    file.write_text(helper)
     with Store.open(home) as store:
         assert {run.params["algorithm.name"]: run.status for run in store.runs()} == {
             "fliu": "FINISHED", "own": "FINISHED",

@@ -7,8 +7,9 @@ from typing import Any, Literal, Self, TypeAlias
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.config.identity import check_planned, fingerprint
 from pfl_ops.federation.settings import Execution
-from pfl_ops.jobs.plugins import Packed, check_shared, pack
+from pfl_ops.jobs.plugins import check_shared
 from pfl_ops.jobs.resources import ResourceShare
+from pfl_ops.registry import Packed, packed_plugins
 
 Purpose: TypeAlias = Literal["trial", "confirmation", "baseline", "test", "repetition", "cell"]
 SEALED: tuple[Purpose, ...] = ("trial", "confirmation", "baseline")  # purposes whose jobs never reach test data
@@ -118,7 +119,7 @@ class SharedPaths:
     home: str
     data_dir: str | None
     joined: bool
-    plugins: tuple[Packed, ...] = field(default_factory=pack)
+    plugins: tuple[Packed, ...] = field(default_factory=packed_plugins)
 
     @property
     def data_folder(self) -> str | None:

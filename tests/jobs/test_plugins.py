@@ -44,6 +44,6 @@ def test_a_plugin_that_was_edited_after_it_was_loaded_travels_as_it_was(tmp_path
     file.write_text("x = 1\n")
     digest = registry.load_plugin(file)
     file.write_text("x = 2\n")
-    assert plugins.pack() == ((digest, str(file), "x = 1\n"),)
+    assert registry.packed_plugins() == ((digest, str(file), "x = 1\n"),)
     file.unlink()
-    assert plugins.pack() == ((digest, str(file), "x = 1\n"),)
+    assert registry.packed_plugins() == ((digest, str(file), "x = 1\n"),)

@@ -6,9 +6,10 @@ from ray.tune.execution.experiment_state import _ExperimentCheckpointManager as 
 
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.federation.settings import Execution
-from pfl_ops.jobs import plugins, runner
+from pfl_ops.jobs import runner
 from pfl_ops.jobs.job import Job, SharedPaths
 from pfl_ops.jobs.resources import ResourceShare
+from pfl_ops.registry import packed_plugins
 
 pytestmark = pytest.mark.slow
 
@@ -55,7 +56,7 @@ def test_processes_outlive_the_gap_between_two_phases(one_ray, tmp_path, monkeyp
         Record, "__init__", lambda self, *args, **how: (records.append(self), made(self, *args, **how))[1]
     )
     source = Phases(tmp_path)
-    place = SharedPaths(str(tmp_path), None, False, plugins.pack())
+    place = SharedPaths(str(tmp_path), None, False, packed_plugins())
     runner.Runner(place, 2, source.take).run(source, tmp_path / "ray", "gap")
     assert source.ended == 4
     first, second = ({(tmp_path / f"begun-{seed}").read_text() for seed in pair} for pair in ((0, 1), (2, 3)))

@@ -38,6 +38,7 @@ from filelock import FileLock
 from pfl_ops.data.store import cache_folder
 from pfl_ops.errors import PflOpsError
 from pfl_ops.files import replacing, write_whole
+from pfl_ops.registry import Packed
 from pfl_ops.system import child
 from pfl_ops.tracking.home import TrackingTarget, WorkFolder
 
@@ -61,7 +62,7 @@ class Request:
 
     Attributes:
         experiment: every setting, nested. digest: its hash. data_dir: where its data are; None: not given.
-        execution: how it is computed. plugins: the user's files.
+        execution: how it is computed. plugins: the user's files as they were loaded; they may be edited since.
         group: name of its MLflow experiment. name: of the run. params, tags: of the run.
         rerun: see `Store.run`. folder: working folder of the command. variables: environment variables.
     """
@@ -75,7 +76,7 @@ class Request:
     params: dict[str, str]
     tags: dict[str, str]
     rerun: str = ""
-    plugins: list[str] = field(default_factory=list)
+    plugins: Sequence[Packed | str] = ()  # a path: in the request of an earlier version
     folder: str = field(default_factory=os.getcwd)
     variables: dict[str, str] = field(default_factory=lambda: {v: os.environ[v] for v in VARIABLES if v in os.environ})
 
