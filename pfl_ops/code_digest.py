@@ -117,7 +117,7 @@ LIBRARY_FOLDERS = {"site-packages", "dist-packages"}  # of this environment, and
 LIBRARIES = {Path(sysconfig.get_path(key)).resolve() for key in ("stdlib", "platstdlib", "purelib", "platlib")}
 
 
-def digest(name: str) -> str | None:
+def digest(name: str, stored: Collection[str] = ()) -> str | None:
     """Return the SHA-256 of a module's code and of that of the modules beside it that it imports, directly or not.
 
     Beside a module are: files that belong to no installed package but its own; and, of pfl-ops, the helpers of methods,
@@ -125,7 +125,7 @@ def digest(name: str) -> str | None:
     A module is read each time that Python loads it, once in most processes; notebooks reload modules.
 
     Args:
-        name: the module's; it has been imported.
+        name: the module's; it has been imported. stored: names of attributes that others set while a run goes on.
     Returns:
         64 hexadecimal digits, of two that are `EQUAL` the former's; None where the module has no file with source (a
         notebook).
@@ -149,7 +149,7 @@ def digest(name: str) -> str | None:
             there = _file(other) if is_beside(other, name) else None
             if there is not None:
                 waiting.append((other, there))
-    stored = {attribute for code in read.values() for attribute in code.stored}
+    stored = {*stored, *(attribute for code in read.values() for attribute in code.stored)}
     for module, code in read.items():
         found["" if module == name else module] += _other_constants(module, code, stored)
     taken = hashlib.sha256(repr(sorted(found.items())).encode()).hexdigest()
@@ -344,10 +344,9 @@ def _read(module: str, path: Path) -> _Code:
         other = "" if module.startswith("pfl_ops.") else _other_functions(module, source, path)
     except (SyntaxError, ValueError, RecursionError):  # no code of Python's, or nested too deep for this: its bytes
         return _Code(hashlib.sha256(source).hexdigest())
-    attributes = (one.attr for one in ast.walk(tree) if isinstance(one, ast.Attribute) and _is_set(one))
     digest = hashlib.sha256(text).hexdigest() + other
     script = tree if module == "__main__" else None
-    return _Code(digest, imported, tuple(_constants(tree)), frozenset(attributes), script)
+    return _Code(digest, imported, tuple(_constants(tree)), stored_by(tree), script)
 
 
 def script() -> ast.Module | None:
@@ -371,6 +370,15 @@ def _constants(tree: ast.Module) -> Iterator[tuple[str, str]]:
                 value = ast.literal_eval(part.value)
                 if bound.count(name) == 1 and isinstance(value, PLAIN):
                     yield name, repr(value)
+
+
+def stored_by(tree: ast.AST) -> frozenset[str]:
+    """Return the names of the attributes that code sets, of whatever object.
+
+    >>> sorted(stored_by(ast.parse("a.x = b.y; a.z += 1")))
+    ['x', 'z']
+    """
+    return frozenset(one.attr for one in ast.walk(tree) if isinstance(one, ast.Attribute) and _is_set(one))
 
 
 def _is_set(node: ast.Name | ast.Attribute) -> bool:

@@ -56,7 +56,8 @@ def values(thing: Any) -> str:
     """Return the SHA-256 of the numbers and texts that a definition in a script uses, and its text leaves open.
 
     These are globals that are computed, as of arguments of the command, or set more than once, as by a loop; and what
-    definitions keep, see `_kept`. Lists and the like are left out: they may be filled while a run goes on.
+    definitions keep, see `_kept`. Lists and the like are left out, and what the definition itself sets (`global`): they
+    may change while a run goes on.
 
     Args:
         thing: a class or function of the script.
@@ -74,7 +75,8 @@ def values(thing: Any) -> str:
         seen.add(id(definition))
         if node is None:
             continue
-        for name in _globals_of(node):
+        own = {name for one in ast.walk(node) if isinstance(one, ast.Global) for name in one.names}
+        for name in _globals_of(node) - own:
             value = inspect.unwrap(vars(sys.modules[MAIN]).get(name, ...))
             if isinstance(value, type | FunctionType) and value.__module__ == MAIN:
                 waiting.append(value)
@@ -148,7 +150,8 @@ def _read(definition: Any) -> tuple[set[Part], list[Any]] | None:
         if former := code_digest.earlier(value, MAIN):
             found.add(("earlier", name, former))
     beside = (module for module in modules if code_digest.is_beside(module, MAIN))
-    return found | {("module", module, code_digest.digest(module) or "") for module in beside}, named
+    stored = code_digest.stored_by(node)
+    return found | {("module", module, code_digest.digest(module, stored) or "") for module in beside}, named
 
 
 def _is_readable(thing: type | FunctionType) -> bool:
@@ -178,8 +181,7 @@ def _kept(definition: Any, node: ast.stmt) -> Iterator[tuple[str, Any]]:
                 yield f"{function.__qualname__} {number}", value
     if not isinstance(definition, type) or not isinstance(node, ast.ClassDef):
         return
-    attributes = [each for each in ast.walk(node) if isinstance(each, ast.Attribute)]
-    own = {each.attr for each in attributes if not isinstance(each.ctx, ast.Load)}
+    own = code_digest.stored_by(node)
     written = {
         target.id: part.value
         for part in node.body
@@ -188,7 +190,7 @@ def _kept(definition: Any, node: ast.stmt) -> Iterator[tuple[str, Any]]:
         if isinstance(target, ast.Name)
     }
     bound = {getattr(each, "name", getattr(each, "id", "")) for part in node.body for each in ast.walk(part)}
-    used = {each.attr for each in attributes}
+    used = {each.attr for each in ast.walk(node) if isinstance(each, ast.Attribute)}
     for name, value in vars(definition).items():
         if name in own or callable(value) or hasattr(value, "__func__") or hasattr(value, "fget"):
             continue

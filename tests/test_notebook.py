@@ -233,6 +233,17 @@ def test_a_module_of_the_user_counts_by_its_code(
         assert one is not None and two is not None and one != two
 
 
+def test_numbers_that_a_cell_sets_in_a_module_count(
+    cells: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not those that the definition itself sets, in its run."""
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "own_set.py").write_text("K = 1\nCALLS = 0\ndef f(x):\n    return K * x\n")
+    source = "import own_set as h\nclass Mine:\n    def step(self, x):\n        h.CALLS += 1\n        return h.f(x)\n"
+    digests = [notebook.digest(cells(source, more)) for more in ("", "h.CALLS = 5\n", "h.K = 5\n")]
+    assert None is not digests[0] == digests[1] != digests[2]
+
+
 def test_a_module_of_the_user_counts_as_it_was_loaded_last(
     cells: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -366,8 +377,12 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str
 
 STATED = """import math
 K = 2 * 2
+C = 0
 T = (1, 'a')
-def g(x): return x * math.pi
+def g(x):
+    global C
+    C += 1
+    return x * math.pi
 class Mine:
     n = K
     def f(self, x=T): return g(x) * K * self.n + T[0]
