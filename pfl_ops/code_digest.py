@@ -258,7 +258,7 @@ def _other_functions(module: str, source: bytes, path: Path) -> str:
         for thing in _names_of(module)
         if getattr(thing, "__module__", None) == module
         for code in _codes(thing)
-        if Path(code.co_filename).name == path.name
+        if (file := Path(code.co_filename)) == path or (not file.is_absolute() and file.name == path.name)
     ]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # said when it was imported

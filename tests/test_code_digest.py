@@ -202,6 +202,15 @@ def test_a_module_that_was_edited_after_it_was_loaded_is_not_its_file(
         assert edited != LOADED and len({first, digest(edited, edited), digest(LOADED, edited), None}) == 4
 
 
+def test_functions_of_another_file_of_that_name_are_not_its_own(digest: Callable[..., str]) -> None:
+    """A class has them as its own."""
+    mine = "from lab.mine import f\nclass A:\n    g = f\n"
+    other = "def f(self): return 1\n"
+    taken = [hashlib.sha256(code_digest.syntax(text).encode()).hexdigest() for text in (mine, other)]
+    found = sorted([("", taken[0]), ("lab.mine", taken[1])])
+    assert digest(mine=mine, lab__mine=other) == hashlib.sha256(repr(found).encode()).hexdigest()
+
+
 def test_code_of_equal_sets_is_equal() -> None:
     """8 and 0 have one place in Python's table; the order of texts is another one in each process."""
     one, other, third = (compile(f"x in {text}", "", "eval") for text in ("{0, 8}", "{8, 0}", "{8, 1}"))
