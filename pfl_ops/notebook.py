@@ -194,7 +194,7 @@ def _kept(definition: Any, node: ast.stmt) -> Iterator[tuple[str, Any]]:
     for name, value in vars(definition).items():
         if name in own or callable(value) or hasattr(value, "__func__") or hasattr(value, "fget"):
             continue
-        set_elsewhere = name in used and name not in bound
+        set_elsewhere = name in used and name not in bound and not name.startswith("__")
         if set_elsewhere or (name in written and not _says(written[name], value)):
             yield name, value
 

@@ -167,7 +167,8 @@ def test_attributes_that_another_cell_sets_count(cells: Callable[..., Any]) -> N
     W = ("import torch\nW = torch.{}(3)\n", MINE.format("W", 1, 2))
     kept = [notebook.digest(cells(W[0].format(which), W[1], *after)) for which, after in (("ones", ()), ("zeros", ()))]
     assert notebook.digest(cells(W[0].format("ones"), W[1], W[0].format("zeros"))) not in (*kept, None)
-    bare = "class Mine:\n    def f(self): return self.n\n"
+    bare = "class Mine:\n    'One.'\n    def f(self): return self.n, self.__dict__, self.__doc__\n"
+    assert notebook.digest(cells(bare)) == notebook.digest(cells(bare.replace("One", "Two")))  # in words
     assert len({notebook.digest(cells(bare, f"Mine.n = {n}\n")) for n in (1, 2)} | {None}) == 3
 
 
