@@ -74,7 +74,7 @@ def _track(folder: Path) -> None:
 
     from pfl_ops import runs
     from pfl_ops.config.experiment import Experiment
-    from pfl_ops.data.store import cache_folder
+    from pfl_ops.data.store import cache_folder, pin
     from pfl_ops.federation.settings import Execution
     from pfl_ops.federation.state.checkpoint import FINISHED, Record
     from pfl_ops.registry import load_packed, load_plugin
@@ -84,6 +84,8 @@ def _track(folder: Path) -> None:
     for plugin in request.plugins:
         if isinstance(plugin, str):
             load_plugin(Path(plugin))
+    if request.data is not None:
+        pin(Path(request.data[0]), request.data[1])
     experiment = Experiment.model_validate(request.experiment)
     home = WorkFolder.open(folder.parents[1])
     whole = home.checkpoints / request.digest / FINISHED

@@ -20,6 +20,7 @@ from pfl_ops.config.arguments import checked
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.config.fields import Tree
 from pfl_ops.config.identity import fingerprint
+from pfl_ops.data.datasets import load
 from pfl_ops.databases import tables
 from pfl_ops.errors import PflOpsError
 from pfl_ops.federation.loop.diverged import Diverged
@@ -241,7 +242,7 @@ def run(
         if apart:
             if line := outbox.left_behind(place.spool, f"sqlite:///{place.database}"):
                 log.warning(line)  # the courier, which opens the store, can't be heard
-            recorder: Recorder = _requested(experiment, digest, place, data_dir, execution, name, tags, rerun)
+            recorder: Recorder = _requested(experiment, tree, place, data_dir, execution, name, tags, rerun)
         else:
             from pfl_ops.tracking.runs.store import Store
 
@@ -326,7 +327,7 @@ def _name(experiment: Experiment) -> str:
 
 
 def _requested(
-    experiment: Experiment, digest: str, home: WorkFolder, data_dir: str | None, execution: Execution | None,
+    experiment: Experiment, identity: Tree, home: WorkFolder, data_dir: str | None, execution: Execution | None,
     name: str | None, tags: Mapping[str, str], rerun: str,
 ) -> Recorder:  # fmt: skip
     """Leave the tracking of a run to a courier.
@@ -337,10 +338,12 @@ def _requested(
     if home.database.exists():
         tables(home.database)
     how = (execution or Execution()).model_copy(update={"device": "cpu"})  # it reads, and computes nothing
+    source = load(experiment.data, data_dir=data_dir).source
     request = Request(
         experiment=experiment.resolved,
-        digest=digest,
+        digest=fingerprint(identity),
         data_dir=data_dir,
+        data=None if source is None else (str(source.resolve()), identity["data"]["digest"]),
         execution=how.model_dump(mode="json"),
         group=experiment_name(experiment),
         name=name or _name(experiment),

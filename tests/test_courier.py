@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import fork_server
+import numpy as np
 import pytest
 import torch
 from filelock import FileLock
@@ -446,6 +447,28 @@ def test_a_plug_in_is_tracked_as_it_was_loaded(home, tmp_path, monkeypatch):
         go(own, home)
     file.write_text("raise ValueError")
     assert only(home).status == "FINISHED" and requests.problems(WorkFolder(home)) == []
+
+
+def test_a_run_is_tracked_with_the_data_that_it_had(home, tmp_path, monkeypatch):
+    """As a loop that writes its data into one file, runs, and writes them again."""
+    monkeypatch.setenv("PFL_OPS_CACHE", str(tmp_path / "cache"))
+    file, draws = tmp_path / "mine.npz", np.random.default_rng(0)
+
+    def write() -> None:
+        parts = {"train": 60, "test": 30}
+        x = {f"x_{part}": draws.normal(size=(n, 4)).astype(np.float32) for part, n in parts.items()}
+        np.savez(file, **x, **{f"y_{part}": np.arange(n) % 3 for part, n in parts.items()})
+
+    write()
+    given = {"model": "linear", "clients": 3, "rounds": 1, "partition": "iid"}
+    own = Experiment.of("fedavg", dataset=str(file), **given)
+    with monkeypatch.context() as patch:
+        patch.setattr(requests, "start", lambda folders, **_: None)
+        result = go(own, home)
+    write()
+    assert own.digest() != result.hash
+    run = only(home)
+    assert run.status == "FINISHED" and run.tags["pfl_ops.experiment_hash"] == result.hash
 
 
 def test_a_request_that_fails_stays_with_its_reason(home, tmp_path, caplog, monkeypatch):

@@ -111,6 +111,8 @@ def unpacked_file(path: Path, form: Form | None = None) -> store.Unpacked:
     content = path
     try:
         content = path.resolve()
+        if (pinned := store.pinned(content)) is not None:
+            return pinned
         stat = content.stat()
     except OSError as error:
         raise DataError(f"{content} cannot be read ({error.strerror})") from error

@@ -38,6 +38,7 @@ UNSETTLED_NS = 1_000_000_000
 Read = Callable[[], dict[str, np.ndarray]]
 State = tuple[int, int, int, int]
 
+_pinned: dict[Path, str] = {}  # file -> digest of what it is taken for in this process
 _verified: dict[tuple[str, str], State] = {}  # (file, SHA-256) -> its state when this process read it
 
 
@@ -169,6 +170,16 @@ def unpacked(source: str, read: Read) -> Unpacked:
         _unpack_again(found, name, damage, source, read)
 
     return replace(found, unpack_again=again)
+
+
+def pin(file: Path, digest: str) -> None:
+    """Take a file of the user's own, in this process, for the content with this digest: it may be overwritten since."""
+    _pinned[file.resolve()] = digest
+
+
+def pinned(file: Path) -> Unpacked | None:
+    """Return what a file is taken for; None: it is not pinned, or its content is not in the cache."""
+    return _open(cache_folder() / _pinned[file]) if file in _pinned else None
 
 
 def has(source: str) -> bool:

@@ -62,7 +62,8 @@ class Request:
 
     Attributes:
         experiment: every setting, nested. digest: its hash. data_dir: where its data are; None: not given.
-        execution: how it is computed. plugins: the user's files as they were loaded; they may be edited since.
+        execution: how it is computed. data: the user's data file, and the digest of its content then. plugins: their
+            files as they were loaded. Both may be edited since.
         group: name of its MLflow experiment. name: of the run. params, tags: of the run.
         rerun: see `Store.run`. folder: working folder of the command. variables: environment variables.
     """
@@ -76,6 +77,7 @@ class Request:
     params: dict[str, str]
     tags: dict[str, str]
     rerun: str = ""
+    data: tuple[str, str] | None = None
     plugins: Sequence[Packed | str] = ()  # a path: in the request of an earlier version
     folder: str = field(default_factory=os.getcwd)
     variables: dict[str, str] = field(default_factory=lambda: {v: os.environ[v] for v in VARIABLES if v in os.environ})
