@@ -161,12 +161,16 @@ def is_beside(module: str, root: str) -> bool:
     top, own = module.partition(".")[0], root.partition(".")[0]
     if top == "pfl_ops":
         return module.rpartition(".")[0] in PARTS and module not in ENGINE
-    return own != "pfl_ops" and (top == own or _is_local(top))
+    return own != "pfl_ops" and (top == own or _is_local(top, top in sys.modules))
 
 
 @cache
-def _is_local(top: str) -> bool:
-    """Return True if a top-level module or package belongs neither to Python nor to an installed package."""
+def _is_local(top: str, imported: bool) -> bool:
+    """Return True if a top-level module or package belongs neither to Python nor to an installed package.
+
+    Args:
+        imported: that it is by now; it may not have existed before.
+    """
     spec = None
     with contextlib.suppress(ImportError, ValueError, AttributeError):
         spec = importlib.util.find_spec(top)

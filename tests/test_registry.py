@@ -1,6 +1,7 @@
 """Names: the package's own, a plug-in's, a notebook's."""
 
 import hashlib
+import importlib
 import inspect
 import os
 import sys
@@ -161,6 +162,29 @@ def test_a_helper_that_is_edited_after_a_plug_in_was_loaded_counts_as_it_was(
         helper.write_text(now)
         digests.append(PARTITIONS.digest("edited_later"))
     assert digests[0] == digests[1]
+
+
+def test_a_helper_that_came_later_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The session had looked for it in vain, and then noticed neither it nor its edits."""
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    monkeypatch.setattr(registry, "_plugins", {})
+    helper, file = tmp_path / "own_latecomer.py", tmp_path / "early.py"
+    source = "try:\n    import own_latecomer as h\nexcept ImportError:\n    h = None\nfrom pfl_ops import register\n"
+    source += "@register('early_split')\ndef split(labels, n_clients, *, rng): return h.f()\n"
+
+    def digest(remark: str) -> str:
+        file.write_text(source + remark)
+        load_plugin(file)
+        return PARTITIONS.digest("early_split")
+
+    digests = [digest("")]
+    for number in (1, 22):
+        helper.write_text(f"def f(): return {number}\n")
+        importlib.invalidate_caches()
+        importlib.reload(importlib.import_module("own_latecomer"))
+        digests.append(digest(f"# {number}\n"))
+    assert len(set(digests)) == 3
 
 
 def test_an_unknown_name_says_how_a_file_of_ones_own_is_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
