@@ -11,7 +11,6 @@ import hashlib
 import importlib.util
 import inspect
 import itertools
-import marshal
 import operator
 import sys
 import sysconfig
@@ -242,9 +241,9 @@ def _other_constants(module: str, code: _Code, stored: Collection[str]) -> str:
     if there is None or module == "__main__":  # of a script: `notebook.values`
         return ""
     now = {name: vars(there).get(name) for name, _ in code.constants if name not in stored and hasattr(there, name)}
-    other = [(name, repr(now[name])) for name, text in code.constants if name in now and repr(now[name]) != text]
-    plain = [each for each in other if isinstance(now[each[0]], PLAIN)]
-    return hashlib.sha256(repr(plain).encode()).hexdigest() if plain else ""
+    plain = {name: repr(value) for name, value in now.items() if isinstance(value, PLAIN)}
+    other = [(name, plain[name]) for name, text in code.constants if plain.get(name, text) != text]
+    return hashlib.sha256(repr(other).encode()).hexdigest() if other else ""
 
 
 def _other_functions(module: str, source: bytes, path: Path) -> str:
@@ -334,7 +333,7 @@ def earlier(thing: object, root: str) -> str:
     codes = list(_codes(thing))
     if now is thing or list(_codes(now)) == codes:
         return ""
-    return hashlib.sha256(b"".join(marshal.dumps(code) for code in codes)).hexdigest()
+    return hashlib.sha256("\n".join(map(content_of, codes)).encode()).hexdigest()
 
 
 def _read(module: str, path: Path) -> _Code:
@@ -486,7 +485,8 @@ def _write_value(value: object, depth: int, lines: list[str]) -> None:
 
 
 def _is_words(child: object, parent: ast.AST, field: str) -> bool:
-    """Return True for a part of a node without effect: a docstring (any text that stands alone), a field's title."""
+    """Return True for a part of a node without effect: a docstring (any text that stands alone), a field's title, an
+    empty text in an f-string."""
     if field in ("body", "orelse", "finalbody"):
         return (
             isinstance(child, ast.Expr) and isinstance(child.value, ast.Constant) and isinstance(child.value.value, str)

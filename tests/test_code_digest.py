@@ -160,6 +160,17 @@ def test_modules_in_the_interpreter_itself_do_not_count(digest: Callable[..., st
     assert digest(mine=mine) == hashlib.sha256(repr([("", alone)]).encode()).hexdigest()
 
 
+@pytest.mark.parametrize(("name", "base"), [("typing", "Protocol"), ("enum", "Enum")])
+def test_functions_of_python_in_a_class_do_not_count(digest: Callable[..., str], name: str, base: str) -> None:
+    """`Protocol` and `Enum` put functions of their own file into a class. In a user's file of that name these counted
+    as edited ones, by their compiled code, which is another one in each version of Python and with -OO."""
+    mine, own = f"import lab.{name}\n", f"from {name} import {base}\nclass A({base}):\n    x: int = 1\n"
+    parts = {"": mine, f"lab.{name}": own}
+    sums = {key: hashlib.sha256(code_digest.syntax(text).encode()).hexdigest() for key, text in parts.items()}
+    found = hashlib.sha256(repr(sorted(sums.items())).encode()).hexdigest()
+    assert digest(mine=mine, **{f"lab__{name}": own}) == found
+
+
 LOADED = """import dataclasses, functools
 K: int = -2
 @dataclasses.dataclass
@@ -247,8 +258,41 @@ def test_constants_that_another_module_sets_count(tmp_path: Path, monkeypatch: p
     assert len(set(taken)) == 4 and None not in taken
     module.f()
     module.own_user.g(module)
-    module.L = [1]  # no constant: it may be filled
+    module.L = type("Broken", (), {"__repr__": None})()  # no constant: it may be filled
     assert module.C == module.D == 1 and code_digest.digest("own_constants") == taken[0]
+
+
+def test_a_function_that_was_loaded_again_counts_without_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its lines and folder counted, and how often its names were in use: another digest in another process."""
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    found, source = list[str](), "def f(x): return 2 * x\n"
+    for place, text in (("a", source), ("b", "# a line\n" + source), ("c", source.replace("2", "3"))):
+        (tmp_path / place).mkdir()
+        (tmp_path / place / "own_again.py").write_text(text)
+        with monkeypatch.context() as here:
+            here.syspath_prepend(tmp_path / place)
+            here.delitem(sys.modules, "own_again", raising=False)
+            module: Any = importlib.import_module("own_again")
+            former = module.f
+            (tmp_path / place / "own_again.py").write_text("def f(x): return 44 * x\n")
+            importlib.reload(module)
+            found.append(code_digest.earlier(former, "__main__"))
+    assert found[0] == found[1] != found[2] and "" not in found
+
+
+def test_an_f_string_has_no_empty_texts() -> None:
+    """Python 3.12.1 has one in this f-string, Python 3.11 and 3.13 have none."""
+    tree = ast.parse("f'{x:>{y}}'")
+    (spec,) = [node.format_spec for node in ast.walk(tree) if isinstance(node, ast.FormattedValue) and node.format_spec]
+    assert isinstance(spec, ast.JoinedStr)
+    without = [value for value in spec.values if getattr(value, "value", None) != ""]
+    texts = []
+    for values in (without, [*without, ast.Constant("")]):
+        spec.values = values
+        texts.append(code_digest._text(tree))
+    assert texts[0] == texts[1]
 
 
 def test_code_that_is_nested_too_deep_counts_by_its_bytes(digest: Callable[..., str]) -> None:
