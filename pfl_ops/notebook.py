@@ -56,8 +56,8 @@ def values(thing: Any) -> str:
     """Return the SHA-256 of the numbers and texts that a definition in a script uses, and its text leaves open.
 
     These are globals that are computed, as of arguments of the command, or set more than once, as by a loop; and what
-    definitions keep, see `_kept`. Lists and the like are left out, and what the definition itself sets (`global`): they
-    may change while a run goes on.
+    definitions keep, see `_kept`. Lists and the like are left out, unless `argparse` has read them, and what the
+    definition itself sets (`global`): they may change while a run goes on.
 
     Args:
         thing: a class or function of the script.
@@ -75,19 +75,30 @@ def values(thing: Any) -> str:
         seen.add(id(definition))
         if node is None:
             continue
-        own = {name for one in ast.walk(node) if isinstance(one, ast.Global) for name in one.names}
+        parts = list(ast.walk(node))
+        attributes = [one for one in parts if isinstance(one, ast.Attribute)]
+        used, own = {one.attr for one in attributes}, {ast.unparse(one) for one in attributes if _is_set(one)}
+        own |= {name for one in parts if isinstance(one, ast.Global) for name in one.names}
         for name in _globals_of(node) - own:
-            value = inspect.unwrap(vars(sys.modules[MAIN]).get(name, ...))
+            value = vars(sys.modules[MAIN]).get(name, ...)
+            value = inspect.unwrap(value) if callable(value) else value
             if isinstance(value, type | FunctionType) and value.__module__ == MAIN:
                 waiting.append(value)
-            elif isinstance(value, Namespace | SimpleNamespace):  # of argparse
-                used = {one.attr for one in ast.walk(node) if isinstance(one, ast.Attribute)}
-                found |= {f"{name}.{one}": repr(part) for one, part in vars(value).items() if one in used}
+            elif isinstance(value, Namespace | SimpleNamespace):
+                whole = isinstance(value, Namespace)  # as argparse has read it, lists too
+                for part, one in vars(value).items():
+                    has_text = _is_plain(one) or (whole and " at 0x" not in repr(one))  # an address: of this process
+                    if part in used and f"{name}.{part}" not in own and has_text:
+                        found[f"{name}.{part}"] = repr(_in_order(one))
             elif _is_plain(value) and said.get(name) != repr(value):
                 found[name] = repr(value)
         kept = _kept(definition, node)
         found |= {f"{definition.__qualname__}.{name}": repr(value) for name, value in kept if _is_plain(value)}
     return hashlib.sha256(repr(sorted(found.items())).encode()).hexdigest() if found else ""
+
+
+def _is_set(node: ast.Attribute) -> bool:
+    return not isinstance(node.ctx, ast.Load)
 
 
 def _said(tree: ast.Module) -> dict[str, str]:

@@ -397,6 +397,36 @@ def test_values_that_the_text_of_a_script_says_do_not_count(script: Callable[...
         assert script(STATED + more) != code_digest.digest("__main__"), more
 
 
+STATE = """import argparse, types
+class Odd:
+    def __getattr__(self, name): return self
+calls = 0
+odd = Odd()
+made = types.SimpleNamespace(seen=0, f=odd, log=[])
+args = argparse.Namespace(lams=[0.1], names={0, 8}, f=odd)
+class Mine:
+    def f(self):
+        global calls
+        calls += 1; made.seen += 1; made.log.append(1); args.lams
+        return made.f, args.f, args.names, odd
+"""
+
+
+def test_state_of_a_script_does_not_count(script: Callable[..., str]) -> None:
+    """A run that counts its calls had another hash when it ended, and a value with an address one in each process."""
+    first = script(STATE)
+    main: Any = sys.modules["__main__"]
+    values = notebook.values(main.Mine)
+    main.Mine().f()
+    assert main.calls == main.made.seen == 1 and notebook.values(main.Mine) == values != ""
+    script(STATE)
+    main = sys.modules["__main__"]
+    assert notebook.values(main.Mine) == values  # at other addresses
+    main.args.names = {8, 0}
+    assert notebook.values(main.Mine) == values
+    assert script(STATE.replace("[0.1]", "[0.2]")) != first
+
+
 @pytest.mark.parametrize(("old", "new"), [("1, 'a'", "2, 'a'"), ("2 * 2", "3 * 2"), ("K * s", "K / s")])
 def test_a_script_that_is_edited_and_run_again_counts(script: Callable[..., str], old: str, new: str) -> None:
     """`%run` of a script whose number was edited read the result of the former number."""
