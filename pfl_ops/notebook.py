@@ -9,20 +9,19 @@ import hashlib
 import inspect
 import io
 import linecache
-import operator
 import symtable
 import sys
 from argparse import Namespace
 from collections.abc import Iterator
-from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType, SimpleNamespace
-from typing import Any, TypeAlias
+from types import BuiltinFunctionType, CodeType, FunctionType, MemberDescriptorType, ModuleType, SimpleNamespace
+from typing import Any, TypeAlias, TypeVar
 
 from pfl_ops import code_digest
 
 MAIN = "__main__"
 
-OF_PROCESS = ("__dict__", "__weakref__", "__module__", "__doc__", "_abc_impl")
-"""Attributes of a class that its text does not say."""
+OF_PROCESS = ("__dict__", "__weakref__", "__module__", "__doc__", "__signature__", "_abc_impl")
+"""Attributes of a class that its text does not say, or that are made from others."""
 
 Part: TypeAlias = tuple[str, str, str]
 """(kind, name, digest) of something that a definition is made of."""
@@ -80,8 +79,7 @@ def values(thing: Any) -> str:
         used, own = {one.attr for one in attributes}, {ast.unparse(one) for one in attributes if _is_set(one)}
         own |= {name for one in parts if isinstance(one, ast.Global) for name in one.names}
         for name in _globals_of(node) - own:
-            value = vars(sys.modules[MAIN]).get(name, ...)
-            value = inspect.unwrap(value) if callable(value) else value
+            value = _unwrapped(vars(sys.modules[MAIN]).get(name, ...))
             if isinstance(value, type | FunctionType) and value.__module__ == MAIN:
                 waiting.append(value)
             elif isinstance(value, Namespace | SimpleNamespace):
@@ -95,6 +93,11 @@ def values(thing: Any) -> str:
         kept = _kept(definition, node)
         found |= {f"{definition.__qualname__}.{name}": repr(value) for name, value in kept if _is_plain(value)}
     return hashlib.sha256(repr(sorted(found.items())).encode()).hexdigest() if found else ""
+
+
+def _unwrapped(value: Any) -> Any:
+    """What decorators have been put around; a value that is no function is itself, whatever attributes it makes up."""
+    return inspect.unwrap(value) if callable(value) else value
 
 
 def _is_set(node: ast.Attribute) -> bool:
@@ -135,12 +138,12 @@ def _read(definition: Any) -> tuple[set[Part], list[Any]] | None:
     if isinstance(definition, type) and isinstance(node, ast.ClassDef):
         # bases are those of the time when it was defined: their cell may have been run again since
         bases = [base for base in definition.__bases__ if base.__module__ == MAIN]
-        named += bases
+        named += [base for base in bases if _is_readable(base)]
+        values |= {("base", base.__qualname__): base for base in bases if not _is_readable(base)}
         names = {base.__name__ for base in bases}
         node.bases = [base for base in node.bases if not (isinstance(base, ast.Name) and base.id in names)]
     for name in _globals_of(node):
-        value: Any = getattr(sys.modules[MAIN], name, None)
-        value = inspect.unwrap(value)
+        value: Any = _unwrapped(getattr(sys.modules[MAIN], name, None))
         if isinstance(value, ModuleType):
             modules.add(value.__name__)
         elif isinstance(value, type | FunctionType) and (value.__module__ != MAIN or _is_readable(value)):
@@ -204,6 +207,8 @@ def _kept(definition: Any, node: ast.stmt) -> Iterator[tuple[str, Any]]:
     used = {each.attr for each in ast.walk(node) if isinstance(each, ast.Attribute)}
     for name, value in vars(definition).items():
         if name in own or callable(value) or hasattr(value, "__func__") or hasattr(value, "fget"):
+            continue
+        if isinstance(value, MemberDescriptorType):  # a slot
             continue
         set_elsewhere = name in used and name not in bound and not name.startswith("__")
         if set_elsewhere or (name in written and not _says(written[name], value)):
@@ -287,8 +292,12 @@ def _pickled(value: Any) -> tuple[str, list[Any]] | None:
     import torch
 
     held: list[Any] = []
+    begun = set[type]()
 
     class Pickler(cloudpickle.Pickler):
+        def persistent_id(self, thing: Any) -> Any:
+            return _in_order(thing) if type(thing) in (set, frozenset) and len(thing) > 1 else None
+
         def reducer_override(self, thing: Any) -> Any:
             if type(thing) is torch.Tensor and thing.layout is torch.strided:  # its pickle holds an address
                 flat = thing.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
@@ -298,28 +307,33 @@ def _pickled(value: Any) -> tuple[str, list[Any]] | None:
                 held.append(behind)
                 return str, (f"{behind.__module__} {behind.__qualname__}",)
             if isinstance(thing, type) and thing.__module__ == MAIN:  # a data class, say, without functions
-                parts = {name: part for name, part in vars(thing).items() if name not in OF_PROCESS}
+                if thing in begun:  # a member of an enumeration names its class
+                    return str, (thing.__qualname__,)
+                begun.add(thing)
+                parts = {name: part for name, part in vars(thing).items() if not _is_of_process(name, part)}
                 return tuple, ((thing.__qualname__, thing.__bases__, parts),)
+            if isinstance(thing, TypeVar):
+                return str, (repr(thing),)
             if isinstance(thing, CodeType):
                 return str, (code_digest.content_of(thing),)
             return super().reducer_override(thing)
 
     file = io.BytesIO()
     try:
-        Pickler(file).dump(_in_order(value))
+        Pickler(file).dump(value)
     except Exception:  # each type has its own
         return None
     return hashlib.sha256(file.getvalue()).hexdigest(), held
 
 
+def _is_of_process(name: str, part: Any) -> bool:
+    """True for an attribute of a class that is another one in each process, or that is made from the others."""
+    made = name.startswith("__pydantic_") and name != "__pydantic_fields__"
+    return made or name in OF_PROCESS or isinstance(part, MemberDescriptorType)
+
+
 def _in_order(value: Any) -> Any:
-    """Return a value with lists for its sets, whose order is another one in each process; itself if it has none."""
+    """Return a list for a set, whose order is another one in each process, and a value without sets itself."""
     if type(value) in (set, frozenset):
         return type(value).__name__, sorted(map(_in_order, value), key=repr)
-    if type(value) not in (list, tuple, dict):
-        return value
-    parts = list(value.values()) if type(value) is dict else list(value)
-    ordered = list(map(_in_order, parts))
-    if all(map(operator.is_, ordered, parts)):
-        return value
-    return dict(zip(value, ordered, strict=True)) if type(value) is dict else type(value)(ordered)
+    return tuple(map(_in_order, value)) if type(value) is tuple else value

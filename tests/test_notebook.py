@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import fork_server
@@ -182,6 +182,11 @@ HELD = {
     "value of a lambda": "K = 2\nh = lambda x: K * x\n",
     "closure": "def make(k): return lambda x: k * x\nh = make(2)\n",
     "data class": "from dataclasses import dataclass\n@dataclass\nclass A:\n    k: int = 2\nh = A()\n",
+    "slots": "from dataclasses import dataclass\n@dataclass(slots=True)\nclass A:\n    k: int = 2\nh = A()\n",
+    "enumeration": "from enum import Enum\nclass A(Enum):\n    K = 2\n    L = 4\nh = A.L\n",
+    "model": "from pydantic import BaseModel\nclass A(BaseModel):\n    k: int = 2\nh = A()\n",
+    "base": "class B:\n    k = 2\nclass A(B):\n    def g(self): return self.k\nh = A\n",
+    "of a type": "from typing import Generic, TypeVar\nT = TypeVar('T')\nclass A(Generic[T]):\n    k = 2\nh = A[T]\n",
 }
 
 
@@ -197,7 +202,13 @@ def test_functions_in_values_count_by_their_code(cells: Callable[..., Any], name
 def test_sets_have_one_order_in_each_process(monkeypatch: pytest.MonkeyPatch) -> None:
     orders = [[0, 8], [8, 0]]  # one place in Python's table
     assert list({*orders[0]}) != list({*orders[1]})
-    for wrapped in (lambda value: value, lambda value: [{"k": value}, 1]):
+    wraps: list[Callable[[set[int]], Any]] = [
+        lambda v: v,
+        lambda v: [{"k": v}, 1],
+        lambda v: {(frozenset(v), 1)},
+        lambda v: SimpleNamespace(k=v),
+    ]
+    for wrapped in wraps:
         one, other = (notebook._pickled(wrapped({*order})) for order in orders)
         assert one is not None and one == other
 
