@@ -342,6 +342,8 @@ def _read(module: str, path: Path) -> _Code:
     try:
         tree = ast.parse(source)
         package = module if path.name == "__init__.py" else module.rpartition(".")[0]
+        if module == "__main__":  # python -m
+            package = sys.modules[module].__package__ or ""
         imported = tuple(dict.fromkeys(imported_by(tree, package)))
         text = _text(tree).encode()
         other = "" if module.startswith("pfl_ops.") else _other_functions(module, source, path)

@@ -51,6 +51,12 @@ def digest(thing: Any) -> str | None:
     return hashlib.sha256(repr(sorted(found)).encode()).hexdigest()
 
 
+def is_of_main(thing: Any) -> bool:
+    """True unless a definition is of a script that a profiler runs, which is the main module itself."""
+    own = [each for each in _functions(thing) if _is_within(each, thing)]
+    return not own or any(each.__globals__ is vars(sys.modules[MAIN]) for each in own)
+
+
 def values(thing: Any) -> str:
     """Return the SHA-256 of the numbers and texts that a definition in a script uses, and its text leaves open.
 

@@ -155,10 +155,11 @@ class Registry(Generic[T]):
         """
         thing: Any = self.get(name)
         module = self.builtin.get(name) or _origin(thing)[0]
-        found = code_digest.digest(module)
+        is_known = module != notebook.MAIN or notebook.is_of_main(definition(thing))
+        found = code_digest.digest(module) if is_known else None
         if found is not None and module == notebook.MAIN and (values := notebook.values(definition(thing))):
             return hashlib.sha256(f"{found} {values}".encode()).hexdigest()
-        found = found or notebook.digest(definition(thing))
+        found = found or (notebook.digest(definition(thing)) if is_known else None)
         if found is not None:
             return found
         import cloudpickle

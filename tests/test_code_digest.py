@@ -160,6 +160,20 @@ def test_modules_in_the_interpreter_itself_do_not_count(digest: Callable[..., st
     assert digest(mine=mine) == hashlib.sha256(repr([("", alone)]).encode()).hexdigest()
 
 
+def test_relative_imports_of_a_script_count(tmp_path: Path) -> None:
+    """`python -m lab.script` has another name than its package says: an edit of the helper was not noticed."""
+    folder, found = tmp_path / "lab", []
+    folder.mkdir()
+    (folder / "script.py").write_text(
+        "from . import helper\nfrom pfl_ops.code_digest import digest\nprint(digest('__main__'))\n"
+    )
+    for source in ("K = 1\n", "K = 22\n"):
+        (folder / "helper.py").write_text(source)
+        argv = [sys.executable, "-Bm", "lab.script"]
+        found.append(subprocess.run(argv, capture_output=True, text=True, check=True, cwd=tmp_path).stdout)
+    assert found[0] != found[1]
+
+
 @pytest.mark.parametrize(("name", "base"), [("typing", "Protocol"), ("enum", "Enum")])
 def test_functions_of_python_in_a_class_do_not_count(digest: Callable[..., str], name: str, base: str) -> None:
     """`Protocol` and `Enum` put functions of their own file into a class. In a user's file of that name these counted

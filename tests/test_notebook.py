@@ -408,6 +408,22 @@ def test_values_that_the_text_of_a_script_says_do_not_count(script: Callable[...
         assert script(STATED + more) != code_digest.digest("__main__"), more
 
 
+def test_a_script_under_a_profiler_is_not_the_profiler(tmp_path: Path) -> None:
+    """`python -m cProfile script.py` keeps itself as the main module: the digest of all scripts was that of its file,
+    and the result of the one was read for the other."""
+    script, profiler, found = tmp_path / "script.py", tmp_path / "profiler.py", []
+    profiler.write_text("import sys\nexec(open(sys.argv[1]).read(), {'__name__': '__main__'})\n")
+    for number in (1, 2):
+        script.write_text(
+            "from pfl_ops.data.partition import PARTITIONS, partition\n"
+            f"@partition('of_a_script')\ndef stripes(labels, n_clients, *, rng): return {number}\n"
+            "print(PARTITIONS.digest('of_a_script'), PARTITIONS.digest('of_a_script'))\n"
+        )
+        argv = [*fork_server.python(), str(profiler), str(script)]
+        found.append(subprocess.run(argv, capture_output=True, text=True, check=True).stdout.split())
+    assert found[0] != found[1] and all(one == other for one, other in found)
+
+
 STATE = """import argparse, types
 class Odd:
     def __getattr__(self, name): return self
