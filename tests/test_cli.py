@@ -679,6 +679,7 @@ def test_a_signal_that_python_would_only_print_is_repeated(place: str, sent: str
     program = f"""if 1:
         import signal, sys, time, weakref
         from pfl_ops.cli.termination import sigterm_as_ctrl_c
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where tests run in a shell's background
 
         def send(_):
             signal.raise_signal(signal.{sent})
