@@ -44,8 +44,10 @@ class Section(BaseModel):
     def __pydantic_init_subclass__(cls, **_: Any) -> None:
         """Refuse a field that `plain_values` would leave out: runs with all its values would have one hash."""
         for name, field in cls.model_fields.items():
-            if field.exclude:
-                raise PflOpsError(f"{cls.__name__}.{name} must not have exclude=True: a run's hash has each setting")
+            if field.exclude or getattr(field, "exclude_if", None):  # of pydantic 2.12 and later
+                raise PflOpsError(
+                    f"{cls.__name__}.{name} must have neither exclude nor exclude_if: a run's hash has each setting"
+                )
 
     def __setattr__(self, name: str, value: Any) -> None:
         raise PflOpsError(

@@ -480,7 +480,7 @@ PLUGINS = [
     Bad("loss_method", f"run fedrod {SMALL}loss.py --set training.loss=good", "fedrod needs training.loss=cross"),
     Bad("loss_option", f"{PLUGIN}loss_option.py", "called as loss(net, w, x, y); give 'delta' a default value"),
     Bad("loss_arguments", f"{PLUGIN}loss_arguments.py", "no loss(net, w, x, y) and no partition(labels, n_clients)"),
-    Bad("excluded", f"{PLUGIN}excluded.py", "strength must not have exclude=True: a run's hash has"),
+    Bad("excluded", f"{PLUGIN}excluded.py", "strength must have neither exclude nor exclude_if: a run's hash has"),
     Bad("default", "run bad_default --plugin {folder}/default.py", "algorithm.strength must be a number <= 1, got 2.0"),
 ]
 METHODS = [

@@ -11,7 +11,8 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 import pytest
-from pydantic import Field
+from pydantic import Field, create_model
+from pydantic.fields import FieldInfo
 
 from pfl_ops import register as register_any
 from pfl_ops.algorithms import ALGORITHMS
@@ -383,6 +384,14 @@ def test_rules_for_texts_and_many_classes() -> None:
         many = Experiment.of("fedavg", dataset="cifar100", **given)
         drawn = "sampling" in identity(many, data=unread(many.data))["code"]
         assert drawn == ((final, subset) != ("all", None))
+
+
+@pytest.mark.skipif("exclude_if" not in FieldInfo.__slots__, reason="pydantic before 2.12 has no exclude_if")
+def test_an_option_that_is_left_out_at_some_values_is_refused() -> None:
+    """Runs with 3.0 and 4.0 had one hash."""
+    field: Any = Field(2.0, exclude_if=lambda value: value > 1)
+    with pytest.raises(PflOpsError, match=r"\.strength must have neither exclude nor exclude_if"):
+        create_model("Mine", __base__=Section, strength=(float, field))
 
 
 def test_code_of_users_counts_where_the_engine_asks_for_it(base: Experiment) -> None:
