@@ -303,9 +303,17 @@ def _codes(thing: object) -> Iterator[CodeType]:
     for part in list(vars(thing).values()) if isinstance(thing, type) else [thing]:
         function = part.__func__ if isinstance(part, staticmethod | classmethod) else part
         function = function.fget if isinstance(function, property) else function
-        function = inspect.unwrap(function) if callable(function) else function
+        function = unwrapped(function)
         if isinstance(function, FunctionType):
             yield function.__code__
+
+
+def unwrapped(thing: Any) -> Any:
+    """Return the function behind its decorators, and any other value itself, whatever attributes it makes up."""
+    try:
+        return inspect.unwrap(thing) if callable(thing) else thing
+    except Exception:  # of its own, or a loop
+        return thing
 
 
 def earlier(thing: object, root: str) -> str:
@@ -329,7 +337,7 @@ def earlier(thing: object, root: str) -> str:
     for name in thing.__qualname__.split("."):
         if (now := getattr(now, name, None)) is None:
             return ""
-        now = inspect.unwrap(now)
+        now = unwrapped(now)
     codes = list(_codes(thing))
     if now is thing or list(_codes(now)) == codes:
         return ""

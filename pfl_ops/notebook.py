@@ -6,7 +6,6 @@ Of a script the digest of its file counts, and `values`.
 import ast
 import contextlib
 import hashlib
-import inspect
 import io
 import linecache
 import symtable
@@ -85,7 +84,7 @@ def values(thing: Any) -> str:
         used, own = {one.attr for one in attributes}, {ast.unparse(one) for one in attributes if _is_set(one)}
         own |= {name for one in parts if isinstance(one, ast.Global) for name in one.names}
         for name in _globals_of(node) - own:
-            value = _unwrapped(vars(sys.modules[MAIN]).get(name, ...))
+            value = code_digest.unwrapped(vars(sys.modules[MAIN]).get(name, ...))
             if isinstance(value, type | FunctionType) and value.__module__ == MAIN:
                 waiting.append(value)
             elif isinstance(value, Namespace | SimpleNamespace):
@@ -99,11 +98,6 @@ def values(thing: Any) -> str:
         kept = _kept(definition, node)
         found |= {f"{definition.__qualname__}.{name}": repr(value) for name, value in kept if _is_plain(value)}
     return hashlib.sha256(repr(sorted(found.items())).encode()).hexdigest() if found else ""
-
-
-def _unwrapped(value: Any) -> Any:
-    """What decorators have been put around; a value that is no function is itself, whatever attributes it makes up."""
-    return inspect.unwrap(value) if callable(value) else value
 
 
 def _is_set(node: ast.Attribute) -> bool:
@@ -149,7 +143,7 @@ def _read(definition: Any) -> tuple[set[Part], list[Any]] | None:
         names = {base.__name__ for base in bases}
         node.bases = [base for base in node.bases if not (isinstance(base, ast.Name) and base.id in names)]
     for name in _globals_of(node):
-        value: Any = _unwrapped(getattr(sys.modules[MAIN], name, None))
+        value: Any = code_digest.unwrapped(getattr(sys.modules[MAIN], name, None))
         if isinstance(value, ModuleType):
             modules.add(value.__name__)
         elif isinstance(value, type | FunctionType) and (value.__module__ != MAIN or _is_readable(value)):
@@ -265,7 +259,7 @@ def _node(thing: Any, tree: ast.Module | None = None) -> ast.stmt | None:
 def _functions(thing: Any) -> Iterator[FunctionType]:
     """A function itself, or the functions among a class's own attributes, without their decorators."""
     for part in vars(thing).values() if isinstance(thing, type) else (thing,):
-        function = inspect.unwrap(getattr(part, "__func__", getattr(part, "fget", part)))
+        function = code_digest.unwrapped(getattr(part, "__func__", getattr(part, "fget", part)))
         if isinstance(function, FunctionType):
             yield function
 
@@ -308,7 +302,7 @@ def _pickled(value: Any) -> tuple[str, list[Any]] | None:
             if type(thing) is torch.Tensor and thing.layout is torch.strided:  # its pickle holds an address
                 flat = thing.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
                 return tuple, ((str(thing.dtype), tuple(thing.shape), flat.numpy().tobytes()),)
-            behind = inspect.unwrap(thing) if callable(thing) else thing
+            behind = code_digest.unwrapped(thing)
             if isinstance(behind, type | FunctionType) and _is_readable(behind):
                 held.append(behind)
                 return str, (f"{behind.__module__} {behind.__qualname__}",)

@@ -272,6 +272,8 @@ def test_constants_that_another_module_sets_count(tmp_path: Path, monkeypatch: p
     assert len(set(taken)) == 4 and None not in taken
     module.f()
     module.own_user.g(module)
+    odd = type("Odd", (), {"__getattr__": lambda self, name: self, "__call__": print, "__module__": "own_constants"})
+    module.odd, module.Holder = odd(), type("Holder", (), {"odd": odd(), "__module__": "own_constants"})
     module.L = type("Broken", (), {"__repr__": None})()  # no constant: it may be filled
     assert module.C == module.D == 1 and code_digest.digest("own_constants") == taken[0]
 
