@@ -18,6 +18,8 @@ from typing import Any, TypeAlias, TypeVar
 from pfl_ops import code_digest
 
 MAIN = "__main__"
+SCRIPT = (MAIN, "__mp_main__")
+"""Names of the main module: in a process that a script starts by `multiprocessing`, its definitions have the second."""
 
 OF_PROCESS = ("__dict__", "__weakref__", "__module__", "__doc__", "__signature__", "_abc_impl")
 """Attributes of a class that its text does not say, or that are made from others."""
@@ -85,7 +87,7 @@ def values(thing: Any) -> str:
         own |= {name for one in parts if isinstance(one, ast.Global) for name in one.names}
         for name in _globals_of(node) - own:
             value = code_digest.unwrapped(vars(sys.modules[MAIN]).get(name, ...))
-            if isinstance(value, type | FunctionType) and value.__module__ == MAIN:
+            if isinstance(value, type | FunctionType) and value.__module__ in SCRIPT:
                 waiting.append(value)
             elif isinstance(value, Namespace | SimpleNamespace):
                 whole = isinstance(value, Namespace)  # as argparse has read it, lists too

@@ -157,7 +157,7 @@ class Registry(Generic[T]):
         module = self.builtin.get(name) or _origin(thing)[0]
         is_known = module != notebook.MAIN or notebook.is_of_main(definition(thing))
         found = code_digest.digest(module) if is_known else None
-        if found is not None and module == notebook.MAIN and (values := notebook.values(definition(thing))):
+        if found is not None and module in notebook.SCRIPT and (values := notebook.values(definition(thing))):
             return hashlib.sha256(f"{found} {values}".encode()).hexdigest()
         found = found or (notebook.digest(definition(thing)) if is_known else None)
         if found is not None:

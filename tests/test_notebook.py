@@ -408,6 +408,23 @@ def test_values_that_the_text_of_a_script_says_do_not_count(script: Callable[...
         assert script(STATED + more) != code_digest.digest("__main__"), more
 
 
+def test_values_count_in_processes_that_a_script_starts(tmp_path: Path) -> None:
+    """`multiprocessing` names the main module `__mp_main__` in them: runs with all values had one hash there."""
+    script, found = tmp_path / "script.py", []
+    script.write_text(
+        "import sys, multiprocessing\nfrom pfl_ops.data.partition import PARTITIONS, partition\n"
+        "def used(): return float(sys.argv[1]) * N\nN = int(sys.argv[1])\n"
+        "@partition('of_a_script')\ndef stripes(labels, n_clients, *, rng): return used()\n"
+        "def show(): print(PARTITIONS.digest('of_a_script'), flush=True)\n"
+        "if __name__ == '__main__':\n    show()\n"
+        "    child = multiprocessing.get_context('spawn').Process(target=show)\n    child.start()\n    child.join()\n"
+    )
+    for number in "12":
+        argv = [sys.executable, str(script), number]
+        found.append(subprocess.run(argv, capture_output=True, text=True, check=True).stdout.split())
+    assert [len(set(each)) for each in found] == [1, 1] and found[0] != found[1]
+
+
 def test_a_script_under_a_profiler_is_not_the_profiler(tmp_path: Path) -> None:
     """`python -m cProfile script.py` keeps itself as the main module: the digest of all scripts was that of its file,
     and the result of the one was read for the other."""
