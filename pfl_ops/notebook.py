@@ -21,7 +21,10 @@ MAIN = "__main__"
 SCRIPT = (MAIN, "__mp_main__")
 """Names of the main module: in a process that a script starts by `multiprocessing`, its definitions have the second."""
 
-OF_PROCESS = ("__dict__", "__weakref__", "__module__", "__doc__", "__signature__", "_abc_impl")
+OF_PROCESS = (
+    "__dict__", "__weakref__", "__module__", "__doc__", "__signature__", "_abc_impl",
+    "__firstlineno__", "__static_attributes__",  # Python 3.13
+)  # fmt: skip
 """Attributes of a class that its text does not say, or that are made from others."""
 
 Part: TypeAlias = tuple[str, str, str]

@@ -199,6 +199,14 @@ def test_functions_in_values_count_by_their_code(cells: Callable[..., Any], name
     assert None is not digests[0] == digests[1] != digests[2]
 
 
+def test_lines_of_a_class_do_not_count(cells: Callable[..., Any]) -> None:
+    """Python 3.13 writes them into the class."""
+    mine, digests = "class Mine:\n    def f(self, x): return A\n", []
+    for line in (1, 2):
+        digests.append(notebook.digest(cells(f"class A:\n    k = 2\nA.__firstlineno__ = {line}\n", mine)))
+    assert None is not digests[0] == digests[1]
+
+
 def test_sets_have_one_order_in_each_process(monkeypatch: pytest.MonkeyPatch) -> None:
     orders = [[0, 8], [8, 0]]  # one place in Python's table
     assert list({*orders[0]}) != list({*orders[1]})
