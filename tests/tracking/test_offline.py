@@ -61,9 +61,9 @@ def test_records_of_an_outbox_that_was_removed_wait_nowhere(tmp_path, rounds, ca
     with caplog.at_level(logging.WARNING):
         caplog.clear()
         assert not store.close(patience=0)
-    assert caplog.records[0].getMessage() == (
-        f"{tmp_path}/spool was removed, and the records that waited in it: repeat the command"
-    )
+    # beside what the thread that sends may note of the outage meanwhile
+    line = f"{tmp_path}/spool was removed, and the records that waited in it: repeat the command"
+    assert line in [record.getMessage() for record in caplog.records]
     assert "are sent by the next" not in caplog.text
 
 
