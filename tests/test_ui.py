@@ -149,9 +149,14 @@ class Page:
 
     def open(self, address: str, *texts: str) -> None:
         """Go there, and wait until all texts are seen."""
-        self.driver.get("about:blank")  # an address that differs behind the # only would not be loaded
-        self.driver.get(self.server + address)
+        self.load(self.server + address)
         self.see(*texts)
+
+    def load(self, address: str) -> None:
+        """Go there from another page of the server: an address that differs behind the # only would not be loaded, and
+        a page of another place would have another process, which compiles MLflow's programs again."""
+        self.driver.get(f"{self.server}/health")
+        self.driver.get(address)
 
     def see(self, *texts: str) -> None:
         def seen(driver: webdriver.Chrome) -> bool:
@@ -263,22 +268,19 @@ def test_a_run_leads_to_its_pictures_and_to_other_runs(page: Page, compared: lis
     ]
     assert 0 < order[0] < order[1] < order[2] < order[3] < 300
     links = {link.text: link.get_attribute("href") for link in page.driver.find_elements("css selector", "a[href]")}
-    page.driver.get("about:blank")
-    page.driver.get(links["Accuracy over rounds"])
+    page.load(links["Accuracy over rounds"])
     page.see("accuracy.png")
     drawn = "return [...document.images].some(image => image.complete && image.naturalWidth > 400)"
     page.until(lambda d: d.execute_script(drawn), "the picture of the accuracy")
     page.shoot("accuracy")
-    page.driver.get("about:blank")
-    page.driver.get(links["Compared with other runs"])
+    page.load(links["Compared with other runs"])
     page.see("Which method is best?")
 
 
 def test_a_study_s_description_leads_to_its_charts(page: Page, study: Any) -> None:
     page.open(f"/run/{study.info.run_id}", "charts of its trials", "Chosen: trial ")
     href = page.driver.find_element("link text", "charts of its trials").get_attribute("href")
-    page.driver.get("about:blank")
-    page.driver.get(href)
+    page.load(href)
     page.see("Which trial is best", "000 fliu ")
     page.charts(3, ".barlayer .point")
 
