@@ -374,7 +374,7 @@ def _constants(tree: ast.Module) -> Iterator[tuple[str, str]]:
     >>> list(_constants(ast.parse("A = -1\\nB = 'b'\\nC = 0\\ndef f():\\n    global C\\n    C += A")))
     [('A', '-1'), ('B', "'b'")]
     """
-    bound = [one.id for one in ast.walk(tree) if isinstance(one, ast.Name) and _is_set(one)]
+    bound = [one.id for one in ast.walk(tree) if isinstance(one, ast.Name) and is_set(one)]
     for part in tree.body:
         targets = part.targets if isinstance(part, ast.Assign) else [getattr(part, "target", None)]
         if isinstance(part, ast.Assign | ast.AnnAssign) and part.value is not None and len(targets) == 1:
@@ -391,10 +391,11 @@ def stored_by(tree: ast.AST) -> frozenset[str]:
     >>> sorted(stored_by(ast.parse("a.x = b.y; a.z += 1")))
     ['x', 'z']
     """
-    return frozenset(one.attr for one in ast.walk(tree) if isinstance(one, ast.Attribute) and _is_set(one))
+    return frozenset(one.attr for one in ast.walk(tree) if isinstance(one, ast.Attribute) and is_set(one))
 
 
-def _is_set(node: ast.Name | ast.Attribute) -> bool:
+def is_set(node: ast.Name | ast.Attribute) -> bool:
+    """Return True where code sets or removes a name or an attribute, False where it reads it."""
     return not isinstance(node.ctx, ast.Load)
 
 

@@ -86,7 +86,10 @@ def values(thing: Any) -> str:
             continue
         parts = list(ast.walk(node))
         attributes = [one for one in parts if isinstance(one, ast.Attribute)]
-        used, own = {one.attr for one in attributes}, {ast.unparse(one) for one in attributes if _is_set(one)}
+        used, own = (
+            {one.attr for one in attributes},
+            {ast.unparse(one) for one in attributes if code_digest.is_set(one)},
+        )
         own |= {name for one in parts if isinstance(one, ast.Global) for name in one.names}
         for name in _globals_of(node) - own:
             value = code_digest.unwrapped(vars(sys.modules[MAIN]).get(name, ...))
@@ -98,29 +101,31 @@ def values(thing: Any) -> str:
                     has_text = _is_plain(one) or (whole and " at 0x" not in repr(one))  # an address: of this process
                     if part in used and f"{name}.{part}" not in own and has_text:
                         found[f"{name}.{part}"] = repr(_in_order(one))
-            elif _is_plain(value) and said.get(name) != repr(value):
+            elif _is_plain(value) and not (name in said and _is_value_of(said[name], value)):
                 found[name] = repr(value)
         kept = _kept(definition, node)
         found |= {f"{definition.__qualname__}.{name}": repr(value) for name, value in kept if _is_plain(value)}
     return hashlib.sha256(repr(sorted(found.items())).encode()).hexdigest() if found else ""
 
 
-def _is_set(node: ast.Attribute) -> bool:
-    return not isinstance(node.ctx, ast.Load)
-
-
-def _said(tree: ast.Module) -> dict[str, str]:
-    """Names of a file that are set once, by an expression without names or calls -> its value as Python writes it."""
-    bound = [one.id for one in ast.walk(tree) if isinstance(one, ast.Name) and not isinstance(one.ctx, ast.Load)]
-    found: dict[str, str] = {}
+def _said(tree: ast.Module) -> dict[str, ast.expr]:
+    """Names of a file that are set once, by an expression without names or calls -> that expression."""
+    bound = [one.id for one in ast.walk(tree) if isinstance(one, ast.Name) and code_digest.is_set(one)]
+    found: dict[str, ast.expr] = {}
     for part in tree.body:
         if not isinstance(part, ast.Assign | ast.AnnAssign) or part.value is None:
             continue
         name = getattr(part.targets[0] if isinstance(part, ast.Assign) else part.target, "id", "")
         if bound.count(name) == 1 and not any(isinstance(one, ast.Name | ast.Call) for one in ast.walk(part.value)):
-            with contextlib.suppress(Exception):
-                found[name] = repr(eval(compile(ast.Expression(part.value), "<said>", "eval"), {}))
+            found[name] = part.value
     return found
+
+
+def _is_value_of(expression: ast.expr, value: Any) -> bool:
+    """True if an expression without names or calls gives a number or text."""
+    with contextlib.suppress(Exception):
+        return repr(eval(compile(ast.Expression(expression), "<said>", "eval"), {})) == repr(value)
+    return False
 
 
 def _is_plain(value: Any) -> bool:

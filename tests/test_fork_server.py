@@ -78,7 +78,7 @@ def test_a_fork_is_in_the_group_of_its_client() -> None:
         forks = [int(process.stdout.readline()) for _ in range(2)]
         assert [os.getpgid(fork) for fork in forks] == [process.pid] * 2
         os.killpg(process.pid, signal.SIGKILL)
-        assert process.stdout.read() == ""  # nobody holds it any more
+        assert process.stdout.read() == ""  # no process has it open
 
 
 @pytest.mark.parametrize(
