@@ -22,7 +22,8 @@ from ports import reserved_port
 from pfl_ops import runs
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.federation.settings import Execution
-from pfl_ops.reports import Document, Head, PageSection, Row, Table, TableCell, to_html
+from pfl_ops.reports.pages.document import Document, Head, PageSection, Row, Table, TableCell
+from pfl_ops.reports.pages.html import to_html
 from pfl_ops.tracking import Store, newest_pages
 from pfl_ops.tracking.descriptions.views import TRAINING, view_address
 

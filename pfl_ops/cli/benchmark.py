@@ -92,8 +92,8 @@ def _write(made: "Benchmark") -> Path:
     """The report's page, in ./reports/<name>."""
     from pfl_ops.cli.study_page import generated
     from pfl_ops.display.setting_cards import shared
-    from pfl_ops.reports import write
     from pfl_ops.reports.leaderboards.leaderboard import leaderboard
+    from pfl_ops.reports.pages.write import write
 
     first = next(iter(made.studies.values())).experiment
     about = {

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 
 from pfl_ops import figures
 from pfl_ops.errors import PflOpsError
-from pfl_ops.reports import (
+from pfl_ops.reports.pages.document import (
     Document,
     Head,
     ItemList,
@@ -26,13 +26,11 @@ from pfl_ops.reports import (
     Table,
     TableCell,
     Text,
-    to_csv,
-    to_html,
-    to_latex,
-    to_markdown,
-    write,
 )
-from pfl_ops.reports.pages.latex import to_latex_document
+from pfl_ops.reports.pages.html import to_html
+from pfl_ops.reports.pages.latex import to_latex, to_latex_document
+from pfl_ops.reports.pages.markdown import to_csv, to_markdown
+from pfl_ops.reports.pages.write import write
 
 NASTY = "a|b <script>alert('x')</script> & 50 % of $x_1$ #1 {y} ~ \\ ^"
 VOID = {"meta", "br", "img", "hr", "input", "link", "source"}

@@ -34,7 +34,9 @@ from pfl_ops.papers import (
 )
 from pfl_ops.papers.provenance import Departure, assumed, departed, stated
 from pfl_ops.papers.suite_run import SuiteRun
-from pfl_ops.reports import Document, ItemList, Picture, Table, TableCell, Text, to_csv, to_html, to_markdown
+from pfl_ops.reports.pages.document import Document, ItemList, Picture, Table, TableCell, Text
+from pfl_ops.reports.pages.html import to_html
+from pfl_ops.reports.pages.markdown import to_csv, to_markdown
 from pfl_ops.reports.suites import charts, suites, verdicts
 from pfl_ops.reports.suites.layout import spread
 from pfl_ops.reports.suites.suite import suite_report
