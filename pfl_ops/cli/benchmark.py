@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pfl_ops import tuning
 from pfl_ops.cli.options import experiment_of
 from pfl_ops.cli.output import interruptible, out, say
 from pfl_ops.errors import PflOpsError, count, in_a_line, together
@@ -65,7 +66,6 @@ def run_benchmark(experiments: "Sequence[Experiment] | None", finals: int, given
         experiments: one a method; none: as recorded. finals: test runs a method. given: all other arguments of
             `benchmark`.
     """
-    from pfl_ops import tuning
     from pfl_ops.tuning.commands.benchmark import benchmark
 
     written: list[Path] = []

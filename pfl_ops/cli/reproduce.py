@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pfl_ops import tuning
 from pfl_ops.cli.checks import check_data_dir, check_folder
 from pfl_ops.cli.names import completion
 from pfl_ops.cli.options import DataDir, DryRun, TrackingUri, execution_of, option, unread, with_flags
@@ -179,7 +180,6 @@ def reproduce(
         )
         return
 
-    from pfl_ops import tuning  # slow to import, so after the checks of the arguments
     from pfl_ops.cli.reproduce_results import problem_lines, show_results
     from pfl_ops.cli.reproduce_watch import ReproduceProgress
 
@@ -345,7 +345,6 @@ def _choose(suite: "Suite", scale: "ScaleName", file: Path, **settings: Any) -> 
         raise PflOpsError(f"{suite.name} has no rule of choice; drdm/table3 has one")
     check_output("--choose", file, (".yaml", ".yml"))
 
-    from pfl_ops import tuning  # slow to import, so after the checks of the arguments
     from pfl_ops.tuning.commands.choosing import choose
 
     say(err(), f"{len(suite.rule.cells)} methods, each {suite.rule.budget}")
@@ -384,7 +383,6 @@ def _with_choices(
 
 def _default(repetitions: int | None, data_dir: str | None) -> "list[ReproductionPlan]":
     """The plans of a call without names and scale."""
-    from pfl_ops import tuning
     from pfl_ops.papers.default_plan import DEFAULT_PLAN
 
     made = []

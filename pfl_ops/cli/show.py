@@ -14,6 +14,7 @@ from rich.text import Text
 from pfl_ops.cli.names import KINDS, known, registry_of
 from pfl_ops.cli.output import out, say
 from pfl_ops.cli.settings_table import ShownRow, rows_of, settings_rows, value_text
+from pfl_ops.config.presets import preset, preset_rules, presets
 from pfl_ops.errors import unknown
 from pfl_ops.registry import definition
 
@@ -42,8 +43,6 @@ def summary(kind: str, name: str) -> str:
     if kind == "datasets":
         return describe_dataset(name)
     if kind == "presets":
-        from pfl_ops.config.presets import presets
-
         return presets()[name]
     if kind == "spaces":
         from pfl_ops.spaces import find
@@ -189,8 +188,6 @@ def space_table(space: "Space") -> Table:
 
 
 def _show_preset(name: str) -> None:
-    from pfl_ops.config.presets import preset, preset_rules, presets
-
     _heading(name, "preset")
     say(out(), presets()[name])
     for path, value in preset(name, {}).items():

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pfl_ops import tuning
 from pfl_ops.cli.benchmark import REPORTS, experiments_of, run_benchmark
 from pfl_ops.cli.checks import check_data_dir, check_work_folder
 from pfl_ops.cli.names import completion_of_several, names_of
@@ -265,8 +266,6 @@ class _TuneCommand:
 
     def begin_study(self) -> None:
         """Run a study of the method that was named, or of that of a file."""
-        from pfl_ops import tuning
-
         experiment = experiment_of(self.methods[0] if self.methods else None, **self.described)
         settings = tuning.Settings.of(experiment, **self.searched, **self.in_environments)
         given, warm = self.in_environments, ""
@@ -279,8 +278,6 @@ class _TuneCommand:
 
     def go_on_with_study(self) -> None:
         """Run what is left of a study."""
-        from pfl_ops import tuning
-
         if self.from_study:
             raise PflOpsError("--from-study is for a new study; this one keeps the configurations that it tried first")
         settings = self._limited(tuning.recorded(str(self.name), storage=self.storage))
@@ -369,7 +366,6 @@ class _TuneCommand:
         warm: str = "",
     ) -> None:
         """Check, estimate and run a study, and report it; `given`: arguments of a study alone, `warm`: on its start."""
-        from pfl_ops import tuning
         from pfl_ops.cli.search_estimates import study_lines
         from pfl_ops.tuning.commands.planning import study_plan
         from pfl_ops.tuning.session.begin import data_folders

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from pfl_ops import runs
 from pfl_ops.config.arguments import checked
@@ -18,10 +18,8 @@ from pfl_ops.jobs.resources import cluster, gpu_share, joining, most_cpus, nodes
 from pfl_ops.jobs.runner import JobEvent, JobList, Runner
 from pfl_ops.jobs.tracking_queue import TrackingQueue
 from pfl_ops.registry import load_plugin
+from pfl_ops.results import Result
 from pfl_ops.tracking.runs.store import Store
-
-if TYPE_CHECKING:
-    from pfl_ops.results import Result
 
 OnSeed: TypeAlias = Callable[[int, Record], None]
 """Called with a seed and a round that it has finished."""
@@ -35,7 +33,7 @@ class Repeated:
         results: those that ended well, in the order of their seeds. diverged: {seed: how} of the others.
     """
 
-    results: "list[Result]" = field(default_factory=list)
+    results: list[Result] = field(default_factory=list)
     diverged: dict[int, str] = field(default_factory=dict)
 
 
@@ -77,7 +75,7 @@ def repeat(
     queue: TrackingQueue[Result] = TrackingQueue()
     with Store.open(home, tracking_uri, offline=True) as store, queue:
 
-        def tracked(i: int, computed: bool) -> "Result":
+        def tracked(i: int, computed: bool) -> Result:
             check_planned(f"seed {each[i].seed}", each[i].digest(data_dir), planned[i])
             return runs.run(
                 each[i], home=home, data_dir=data_dir, execution=asked, progress=False, store=store, computed=computed

@@ -4,16 +4,14 @@ import platform
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from filelock import FileLock
 
+from pfl_ops.config.experiment import Experiment
 from pfl_ops.errors import PflOpsError
 from pfl_ops.federation.state.checkpoint import Record
 from pfl_ops.jobs.job import Payload, SharedPaths
-
-if TYPE_CHECKING:
-    from pfl_ops.config.experiment import Experiment
 
 Work: TypeAlias = Callable[[Payload, SharedPaths], Iterator[Record]]
 """The work of a job's process: a module-level function, since it travels. `simulate` is the real one."""
@@ -27,7 +25,6 @@ def simulate(payload: Payload, place: SharedPaths) -> Iterator[Record]:
         Diverged: training diverged.
     """
     from pfl_ops import runs
-    from pfl_ops.config.experiment import Experiment
 
     experiment = Experiment.model_validate(payload.experiment)
     check(experiment, payload, place)
@@ -52,7 +49,7 @@ def _in_turn(payload: Payload, place: SharedPaths) -> AbstractContextManager[obj
     return FileLock(checkpoints / f".{payload.digest}.lock")
 
 
-def check(experiment: "Experiment", payload: Payload, place: SharedPaths) -> None:
+def check(experiment: Experiment, payload: Payload, place: SharedPaths) -> None:
     """Refuse to compute another experiment than the driver has: other data or other code under the same name."""
     from pfl_ops.data.datasets import load
 

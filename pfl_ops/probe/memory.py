@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
+import torch
+
 MEMORY_SHARE = 0.9  # of a process's share of a GPU; the rest is for CUDA itself, once a process
 CUDA_ITSELF = 600 << 20  # bytes a process, where the driver does not tell
 
@@ -29,8 +31,6 @@ def keep_within(threads: int, gpus: float) -> None:
     Args:
         gpus: share of a GPU; 0: none.
     """
-    import torch
-
     torch.set_num_threads(threads)
     if gpus and torch.cuda.is_available():
         torch.cuda.empty_cache()
@@ -45,8 +45,6 @@ def within_share(gpus: float) -> Iterator[None]:
     Args:
         gpus: as for `keep_within`.
     """
-    import torch
-
     if not gpus or not torch.cuda.is_available():
         yield
         return
@@ -59,16 +57,12 @@ def within_share(gpus: float) -> Iterator[None]:
 
 
 def _cap(fraction: float) -> None:
-    import torch
-
     for device in range(torch.cuda.device_count()):
         torch.cuda.set_per_process_memory_fraction(fraction, device)
 
 
 def release() -> None:
     """Give back to the GPU what this process no longer uses; a process that has not touched one has nothing."""
-    import torch
-
     if torch.cuda.is_initialized():
         gc.collect()
         torch.cuda.empty_cache()
@@ -76,8 +70,6 @@ def release() -> None:
 
 def device_used() -> int | None:
     """Bytes of the first GPU that anybody holds, CUDA's own included; None: no GPU, or its driver does not tell."""
-    import torch
-
     if not torch.cuda.is_available():
         return None
     try:
@@ -88,8 +80,6 @@ def device_used() -> int | None:
 
 def device_free() -> float:
     """Bytes of the first GPU that no process holds; infinite: its driver does not tell."""
-    import torch
-
     used = device_used()
     return math.inf if used is None else torch.cuda.get_device_properties(0).total_memory - used
 
@@ -100,8 +90,6 @@ def device_held(before: int | None) -> HeldMemory:
     Args:
         before: `device_used` before this process touched it.
     """
-    import torch
-
     own, now = torch.cuda.max_memory_reserved(), device_used()
     if now is None or before is None:
         return HeldMemory(own, CUDA_ITSELF, torch.cuda.mem_get_info()[0] + torch.cuda.memory_reserved() + CUDA_ITSELF)

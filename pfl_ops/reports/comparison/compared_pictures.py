@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 import pandas as pd
 
+from pfl_ops import figures
 from pfl_ops.comparison import PARTLY_SCORED, Line
 from pfl_ops.metric_keys import SUMMED_COSTS, TRAFFIC_COSTS
 from pfl_ops.reports.comparison.comparison_data import ComparisonData, Group
@@ -36,8 +37,6 @@ def pictures(c: ComparisonData, group: Group, name: Callable[[str], str]) -> Ite
     Args:
         name: a picture's name in the whole report.
     """
-    from pfl_ops import figures
-
     labels = [line.label for line in group.lines]
     colours = figures.colours(labels)
     shown, metric, title = {LOCAL: "local/mean", POOLED: "global/mean"}, group.metric, title_of(group.metric)
@@ -110,8 +109,6 @@ def _curves(
     ylabel: str = "accuracy",
 ) -> Picture:
     """Lines over rounds or bytes: a panel a metric; of more than `MOST_LINES` a panel a line with all metrics."""
-    from pfl_ops import figures
-
     drawn = [label for label in labels if any(label in bands for bands in grid.values())]
     if len(drawn) <= MOST_LINES:
         caption += " Lines that coincide are dashed in turn." if any(map(figures.coinciding, grid.values())) else ""
@@ -162,8 +159,6 @@ def _limits(values: Iterable[np.ndarray], percent: bool) -> tuple[float, float]:
 
 def _scatter(name: str, clouds: Mapping[str, np.ndarray]) -> Picture:
     """Acc(L) against Acc(G); of more than `MOST_LINES` only the Pareto front has colours."""
-    from pfl_ops import figures
-
     caption = (
         "Own data against pooled data: each repetition as a dot, the means as marks, and the Pareto front of the means."
     )
@@ -188,8 +183,6 @@ def _sized(draw: "Callable[[], Figure]") -> "Figure":
 
 def _rows(name: str, caption: str, values: Mapping[str, object], xlabel: str, percent: bool) -> Picture:
     """A row a line; numbers of the axis stand below the last row and every tenth."""
-    from pfl_ops import figures
-
     there = {label: np.asarray(v, dtype=float) for label, v in values.items()}
     there = {label: v for label, v in there.items() if np.isfinite(v).any()}
     limits = _limits(there.values(), percent)

@@ -7,19 +7,18 @@ from importlib.resources import files
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from markupsafe import Markup, escape
+
 from pfl_ops import figures
 from pfl_ops.reports.pages.document import Document, Table, anchor
 
 if TYPE_CHECKING:
     from jinja2 import Template
-    from markupsafe import Markup
     from matplotlib.figure import Figure
 
 
 def to_html(document: Document) -> str:
     """The whole page; light or dark as the reader's system is."""
-    from markupsafe import Markup
-
     style = files("pfl_ops").joinpath("reports", "pages", "style.css").read_text(encoding="utf-8")
     return _template().render(page=document, style=Markup(_figure_colours() + style))
 
@@ -28,7 +27,6 @@ def to_html(document: Document) -> str:
 def _template() -> "Template":
     """The page of a document, page.html.jinja: every text is escaped."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
-    from markupsafe import Markup
 
     environment = Environment(
         loader=PackageLoader("pfl_ops", "reports/pages"),
@@ -56,10 +54,8 @@ def _figure_colours() -> str:
     return f":root {{ {light} }}\n@media (prefers-color-scheme: dark) {{ :root {{ {dark} }} }}\n"
 
 
-def _drawn(draw: "Callable[[], Figure]", name: str, alt: str) -> "Markup":
+def _drawn(draw: "Callable[[], Figure]", name: str, alt: str) -> Markup:
     """Return one drawing whose colours follow the page; if that is not possible, one for each theme."""
-    from markupsafe import Markup
-
     if (svg := figures.to_adaptive_svg(draw, name, alt)) is not None:
         return Markup(svg)
     parts = []
@@ -75,8 +71,6 @@ def _columns(table: Table) -> list[str]:
     return ["num" if numeric else "long" if long else "short" for numeric, long in kinds]
 
 
-def _inline(text: str) -> "Markup":
+def _inline(text: str) -> Markup:
     """Escaped; what stands between backticks is code."""
-    from markupsafe import Markup, escape
-
     return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))

@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
+from mlflow.tracking._tracking_service.utils import _get_store
 from mlflow.utils import environment
 
 from pfl_ops.system.attributes import replace_attributes
@@ -21,7 +22,6 @@ def read_runs(address: str, experiments: Mapping[str, str]) -> list[RunInfo]:
         address: of the database. experiments: their names by id.
     """
     from mlflow.store.tracking.dbmodels.models import SqlLatestMetric, SqlParam, SqlRun, SqlTag
-    from mlflow.tracking._tracking_service.utils import _get_store
     from sqlalchemy import select
 
     wanted = (SqlRun.experiment_id.in_([int(i) for i in experiments]), SqlRun.lifecycle_stage == "active")
@@ -65,7 +65,6 @@ def read_history(address: str, run_id: str, keys: Collection[str]) -> list[tuple
         address: of the database. keys: which metrics.
     """
     from mlflow.store.tracking.dbmodels.models import SqlMetric
-    from mlflow.tracking._tracking_service.utils import _get_store
     from sqlalchemy import select
 
     found = (

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
 
@@ -13,15 +13,13 @@ from pfl_ops.display.tables import ranked_by
 from pfl_ops.errors import count
 from pfl_ops.federation.state.checkpoint import Record
 from pfl_ops.metric_keys import TIME_COSTS, TRAFFIC_COSTS
+from pfl_ops.results import Result
 from pfl_ops.statistics import Difference, mean_std
 from pfl_ops.tracking.runs.run import now
 from pfl_ops.tuning.findings.study import Study
 from pfl_ops.tuning.session.begin import PreparedStudy
 from pfl_ops.tuning.studies.study_storage import StudyStorage, point_of
 from pfl_ops.units import exact, part_of, with_unit
-
-if TYPE_CHECKING:
-    from pfl_ops.results import Result
 
 SCORE_KEYS = {"local": "local/mean", "global": "global/mean", "worst": "local/worst"}
 """Columns -> keys of a stage."""
@@ -56,7 +54,7 @@ class MethodStudy:
         return self.plan.settings.objective.stages[0]
 
     @property
-    def finals(self) -> "Sequence[Result]":
+    def finals(self) -> Sequence[Result]:
         return self.study.finals if self.study else ()
 
     @cached_property

@@ -1,10 +1,12 @@
 """One call that runs a study: its missing trials, the confirmation of its choice, then the test of that."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
+import pandas as pd
 import torch
 
 from pfl_ops.config.experiment import Experiment
@@ -17,6 +19,7 @@ from pfl_ops.jobs.runner import JobEvent, Runner
 from pfl_ops.probe import ProbeOutOfMemory
 from pfl_ops.probe.memory import release
 from pfl_ops.probe.settle import settle
+from pfl_ops.results import Result
 from pfl_ops.tracking import Run, Store
 from pfl_ops.tuning.resources import packing as packings
 from pfl_ops.tuning.resources.packing import Kind, Packing
@@ -34,14 +37,6 @@ from pfl_ops.tuning.studies.parts import Combination
 from pfl_ops.tuning.studies.settings import Settings
 from pfl_ops.tuning.studies.study_storage import StudyStorage, point_of
 from pfl_ops.tuning.studies.tested import PlannedTest, planned_tests, runs_table, tested_experiment
-
-if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
-    from pathlib import Path
-
-    import pandas as pd
-
-    from pfl_ops.results import Result
 
 
 class StudyInterrupted(PflOpsError):
@@ -74,11 +69,11 @@ class Session:
     on_event: OnEvent | None
     asked: ResourceRequest = field(default_factory=ResourceRequest)
     decide: Callable[["Session"], Sequence[Experiment]] = lambda _: ()
-    finals: "list[Result]" = field(default_factory=list)
+    finals: list[Result] = field(default_factory=list)
     diverged: dict[int, str] = field(default_factory=dict)
     confirmation: Confirmation | None = None
     planned: list[PlannedTest] = field(default_factory=list)
-    tested: "pd.DataFrame | None" = None
+    tested: pd.DataFrame | None = None
     prefix: str = ""
     view: str = "trials"
 
@@ -180,7 +175,7 @@ class Session:
                 self._run_jobs(_Phases(confirmations, tests, check=self.check_same), folder, tests.share)
         self._gather(confirmations, tests)
 
-    def _run_jobs(self, jobs: "_Phases", folder: "Path", part: ResourceShare, **stops: Any) -> None:
+    def _run_jobs(self, jobs: "_Phases", folder: Path, part: ResourceShare, **stops: Any) -> None:
         """Run jobs to their ends; `stops`: see `Runner`."""
         place = SharedPaths(str(self.store.home.root), self.data_dir, self.address is not None)
         runner = Runner(place, part.concurrency, jobs.take, queue=jobs.tests.queue, **stops)
@@ -197,13 +192,13 @@ class Session:
         else:
             self.finals, self.diverged = tests.results()
 
-    def _ray(self) -> "AbstractContextManager[Path]":
+    def _ray(self) -> AbstractContextManager[Path]:
         if not is_running():
             self.tell("wait", text="starting Ray ...")
         return cluster(self.address)
 
     @contextmanager
-    def _ray_for(self, runs: int) -> "Iterator[tuple[Path, ResourceShare, Execution]]":
+    def _ray_for(self, runs: int) -> Iterator[tuple[Path, ResourceShare, Execution]]:
         """Yield a folder for Ray's files, the share of each job and its execution, while Ray runs."""
         release()  # what an estimate left on the GPU
         packing = self._packing(runs)
