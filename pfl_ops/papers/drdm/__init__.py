@@ -25,5 +25,3 @@ SUITES = (
     FIGURE_5,
     FIGURE_6,
 )
-
-__all__ = ["SUITES"]

@@ -8,30 +8,18 @@ Figures 3 to 7.
     figures     Figures 3 to 7
 """
 
-from pfl_ops.papers.fedas.figures import (
-    FIGURE_3A,
-    FIGURE_3B,
-    FIGURE_4A,
-    FIGURE_4B,
-    FIGURE_5,
-    FIGURE_6A,
-    FIGURE_6B,
-    FIGURE_7,
-)
-from pfl_ops.papers.fedas.tables import TABLE_2, TABLE_3, TABLE_4
+from pfl_ops.papers.fedas import figures, tables
 
 SUITES = (
-    TABLE_2,
-    TABLE_3,
-    TABLE_4,
-    FIGURE_3A,
-    FIGURE_3B,
-    FIGURE_4A,
-    FIGURE_4B,
-    FIGURE_5,
-    FIGURE_6A,
-    FIGURE_6B,
-    FIGURE_7,
+    tables.TABLE_2,
+    tables.TABLE_3,
+    tables.TABLE_4,
+    figures.FIGURE_3A,
+    figures.FIGURE_3B,
+    figures.FIGURE_4A,
+    figures.FIGURE_4B,
+    figures.FIGURE_5,
+    figures.FIGURE_6A,
+    figures.FIGURE_6B,
+    figures.FIGURE_7,
 )
-
-__all__ = ["SUITES"]

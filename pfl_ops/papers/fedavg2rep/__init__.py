@@ -11,5 +11,3 @@ from pfl_ops.papers.fedavg2rep.figures import FIGURE_1, FIGURE_2, FIGURE_4, FIGU
 from pfl_ops.papers.fedavg2rep.tables import TABLE_2, TABLE_3, TABLE_4
 
 SUITES = (TABLE_2, TABLE_3, TABLE_4, FIGURE_1, FIGURE_2, FIGURE_4, FIGURE_5, FIGURE_6, FIGURE_7)
-
-__all__ = ["SUITES"]

@@ -11,5 +11,3 @@ from pfl_ops.papers.fedpg.figures import FIGURE_4, FIGURE_5
 from pfl_ops.papers.fedpg.tables import TABLE_1, TABLE_2
 
 SUITES = (TABLE_1, FIGURE_4, FIGURE_5, TABLE_2)
-
-__all__ = ["SUITES"]

@@ -12,5 +12,3 @@ from pfl_ops.papers.fliu.figures import FIGURE_2, FIGURE_3, FIGURE_4, FIGURE_5, 
 from pfl_ops.papers.fliu.tables import TABLE_1, TABLE_2, TABLE_3
 
 SUITES = (TABLE_1, TABLE_2, TABLE_3, FIGURE_2, FIGURE_3, FIGURE_4, FIGURE_5, FIGURE_6, FIGURE_7, FIGURE_8)
-
-__all__ = ["SUITES"]
