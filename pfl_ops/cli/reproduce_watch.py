@@ -49,12 +49,7 @@ class ReproduceProgress(live.Drawing):
         self._follow(event)
         ends = event.kind in ("end", "failed")
         line = event.text if event.kind == "claim" else self.line(event) if ends else ""
-        if self.picture and event.kind in ("claim", "failed"):
-            self.picture.print(line)
-        elif self.picture:
-            self.picture.update()
-        elif line:
-            say(self.console, line)
+        self.tell(line if not self.picture or event.kind in ("claim", "failed") else "")
 
     def line(self, event: "CellEvent") -> str:
         """The end of a job in a line: 12 of 48  fliu/table1 path/fliu seed 0  about 10 min left."""

@@ -137,6 +137,15 @@ class Drawing:
             self.picture.stop()
             self.picture = None
 
+    def tell(self, line: str) -> None:
+        """Print a line, which stays above the picture if there is one; "": only draw the picture again."""
+        if self.picture and line:
+            self.picture.print(line)
+        elif self.picture:
+            self.picture.update()
+        elif line:
+            say(self.console, line)
+
     def _draw(self) -> RenderableType:
         raise NotImplementedError
 

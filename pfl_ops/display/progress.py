@@ -63,10 +63,7 @@ class RunProgress(live.Drawing):
         if not replayed and self.first is None:
             self.first = (record.round, time.monotonic())
         self.finished, self.now = record.round, self.text(record.round)
-        if self.picture:
-            self.picture.update()
-        elif record.round and not replayed:
-            live.say(self.console, f"{self.title}  {self.now}")
+        self.tell(f"{self.title}  {self.now}" if record.round and not replayed and not self.picture else "")
 
     def text(self, finished: int) -> str:
         """`round 3/20  Acc(L) 91.2 %  Acc(G) 54.3 % (round 1)  12,345 samples/s  32 s left`; no scores of round 0."""

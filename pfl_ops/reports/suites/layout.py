@@ -24,19 +24,15 @@ Place: TypeAlias = tuple[str, ...]
 """Labels of some of the axes, the measure's key among them."""
 
 
-def table(run: SuiteRun, grid: Grid, name: str) -> Table:
-    """The table of an exhibit."""
-    return _Layout(run, grid).table(name)
-
-
 @dataclass(frozen=True)
-class _Layout:
-    """A grid being laid out."""
+class TableLayout:
+    """The layout of an exhibit that is a table."""
 
     run: SuiteRun
     grid: Grid
 
     def table(self, name: str) -> Table:
+        """Return the table, with its file's name."""
         rows = [row for row in self._places(self.grid.rows) if any(at[1] == row for at in self._numbers)]
         columns = [column for column in self._places(self.grid.columns) if any(at[2] == column for at in self._numbers)]
         body: list[Row] = []

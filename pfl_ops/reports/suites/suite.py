@@ -156,7 +156,8 @@ def numbers(run: SuiteRun) -> PageSection:
     """The tables of a suite, or that of its figures' numbers: ours, with the paper's and the difference."""
     tail = run.suite.name.rpartition("/")[2]
     grids = [exhibit for exhibit in run.suite.exhibits if isinstance(exhibit, Grid)] or _of_figure(run.suite)
-    return PageSection("Numbers", tuple(layout.table(run, grid, _name(tail, i, grids)) for i, grid in enumerate(grids)))
+    tables = (layout.TableLayout(run, grid).table(_name(tail, i, grids)) for i, grid in enumerate(grids))
+    return PageSection("Numbers", tuple(tables))
 
 
 def _of_figure(suite: Suite) -> list[Grid]:

@@ -47,13 +47,7 @@ class StudyProgress(live.Drawing):
             self.running.pop(event.trial, None)
             self.ended[event.trial] = event
         lasting = event.kind in ("packing", "study", "confirmed", "ended")  # stays above the live table, too
-        line = self.line(event) if lasting or not self.picture else ""
-        if line and self.picture:
-            self.picture.print(line)
-        elif line:
-            live.say(self.console, line)
-        elif self.picture:
-            self.picture.update()
+        self.tell(self.line(event) if lasting or not self.picture else "")
 
     def line(self, event: Event) -> str:
         """The event as one line; "" for those that say too little for one."""
