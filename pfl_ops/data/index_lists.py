@@ -17,10 +17,10 @@ import numpy as np
 
 from pfl_ops.data.cut import counts_table
 from pfl_ops.data.datasets import Dataset
-from pfl_ops.data.npz import WHOLE_NUMBER, DataError, number_names, read_arrays
+from pfl_ops.data.npz import WHOLE_NUMBER, DataError, number_names, read_arrays, reading
 from pfl_ops.data.owners import numbering
 from pfl_ops.data.partition_files import Recorded
-from pfl_ops.errors import echo, in_a_line
+from pfl_ops.errors import echo
 
 MAX_JSON = 2**28  # bytes
 PARTS = ("train", "test")
@@ -137,19 +137,13 @@ def _check_list(values: Any, what: str) -> np.ndarray:
 
 
 def _read_json(path: Path) -> dict[str, Mapping[str, Any]]:
-    try:
+    with reading(path):
         about = path.stat()
         if not stat.S_ISREG(about.st_mode):
             raise ValueError("it is not a regular file")
         if about.st_size > MAX_JSON:
             raise ValueError(f"it has {about.st_size:,} bytes; at most {MAX_JSON:,} are read")
         found = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_refuse_duplicates)
-    except FileNotFoundError:
-        raise DataError(f"{path} does not exist") from None
-    except MemoryError:
-        raise DataError(f"{path} does not fit into this machine's memory") from None
-    except (OSError, ValueError, RecursionError) as error:
-        raise DataError(f"{path} is damaged, or cannot be read ({in_a_line(error, 200)})") from error
     if not isinstance(found, dict) or "train" not in found or set(found) - set(PARTS):
         raise DataError(f'{path} must hold {{"train": [[...], ...]}}, and may hold "test"')
     parts: dict[str, Mapping[str, Any]] = {}

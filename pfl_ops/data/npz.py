@@ -74,11 +74,17 @@ def write_npz(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
 
 @contextlib.contextmanager
 def open_npz(path: Path) -> Iterator[zipfile.ZipFile]:
-    """Open an .npz file; whatever damaged content raises in the block becomes one line of DataError."""
+    """Open an .npz file, see `reading`."""
+    with reading(path), zipfile.ZipFile(path) as archive, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # NumPy's remark on headers that Python 2 wrote
+        yield archive
+
+
+@contextlib.contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Read a file of unknown origin: whatever damaged content raises in the block becomes one line of DataError."""
     try:
-        with zipfile.ZipFile(path) as archive, warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # NumPy's remark on headers that Python 2 wrote
-            yield archive
+        yield
     except DataError:
         raise
     except FileNotFoundError:
@@ -87,7 +93,9 @@ def open_npz(path: Path) -> Iterator[zipfile.ZipFile]:
         raise DataError(f"{path} is damaged, or no .npz file ({in_a_line(error, 200)})") from error
     except MemoryError:
         raise DataError(f"{path} does not fit into this machine's memory") from None
-    except Exception as error:  # zipfile, its decompressors and NumPy raise errors of a dozen kinds for damaged input
+    except Exception as error:  # zipfile, its decompressors, NumPy and pyarrow raise errors of a dozen kinds then
+        if "invalid UTF8" in str(error):
+            raise DataError(f"{path} is no UTF-8 text; write it with encoding='utf-8'") from None
         raise DataError(f"{path} is damaged, or cannot be read ({in_a_line(error, 200)})") from error
 
 

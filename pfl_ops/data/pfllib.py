@@ -15,7 +15,17 @@ from typing import Any
 import numpy as np
 
 from pfl_ops.data import array_pickle
-from pfl_ops.data.npz import MAX_HEADER, DataError, check_ratio, check_size, checked, open_npz, read_arrays, read_header
+from pfl_ops.data.npz import (
+    MAX_HEADER,
+    DataError,
+    check_ratio,
+    check_size,
+    checked,
+    open_npz,
+    read_arrays,
+    read_header,
+    reading,
+)
 from pfl_ops.errors import LONGEST_PATH, echo, in_a_line
 
 PARTS = ("train", "test")
@@ -36,29 +46,23 @@ def read_folder(folder: Path) -> dict[str, np.ndarray]:
     Raises:
         DataError: a file is missing or damaged, or holds anything but arrays of numbers.
     """
-    try:
-        return _read_folder(folder)
-    except MemoryError:
-        raise DataError(f"{folder} does not fit into this machine's memory") from None
-
-
-def _read_folder(folder: Path) -> dict[str, np.ndarray]:
-    clients = _count_clients(folder)
-    files = [folder / part / f"{k}.npz" for part in PARTS for k in range(clients)]
-    check_size(folder, sum(_unpacked_size(file) for file in files))
-    arrays: dict[str, np.ndarray] = {}
-    for part in PARTS:
-        found = [_read_client(folder / part / f"{k}.npz") for k in range(clients)]
-        shapes = {x.shape[1:] for x, _ in found if len(x)}
-        if len(shapes) != 1:
-            told = " and ".join(str(list(shape)) for shape in sorted(shapes)[:2]) or "none"
-            raise DataError(f"{folder / part}: the samples of all clients must have one shape; they have {told}")
-        shape = shapes.pop()
-        arrays[f"x_{part}"] = np.concatenate([x.reshape(-1, *shape) for x, _ in found])
-        arrays[f"y_{part}"] = np.concatenate([y for _, y in found])
-        arrays[f"client_{part}"] = np.repeat(np.arange(clients), [len(y) for _, y in found])
-    arrays["x_train"], arrays["x_test"] = _to_samples(arrays["x_train"], arrays["x_test"])
-    return checked(arrays, str(folder))
+    with reading(folder):
+        clients = _count_clients(folder)
+        files = [folder / part / f"{k}.npz" for part in PARTS for k in range(clients)]
+        check_size(folder, sum(_unpacked_size(file) for file in files))
+        arrays: dict[str, np.ndarray] = {}
+        for part in PARTS:
+            found = [_read_client(folder / part / f"{k}.npz") for k in range(clients)]
+            shapes = {x.shape[1:] for x, _ in found if len(x)}
+            if len(shapes) != 1:
+                told = " and ".join(str(list(shape)) for shape in sorted(shapes)[:2]) or "none"
+                raise DataError(f"{folder / part}: the samples of all clients must have one shape; they have {told}")
+            shape = shapes.pop()
+            arrays[f"x_{part}"] = np.concatenate([x.reshape(-1, *shape) for x, _ in found])
+            arrays[f"y_{part}"] = np.concatenate([y for _, y in found])
+            arrays[f"client_{part}"] = np.repeat(np.arange(clients), [len(y) for _, y in found])
+        arrays["x_train"], arrays["x_test"] = _to_samples(arrays["x_train"], arrays["x_test"])
+        return checked(arrays, str(folder))
 
 
 def _count_clients(folder: Path) -> int:
@@ -119,13 +123,13 @@ def _read_client(file: Path) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _read_pickle(archive: zipfile.ZipFile, file: Path) -> dict[str, np.ndarray]:
-    stream = io.BytesIO(archive.read("data.npy"))
-    shape, dtype = read_header(io.BytesIO(stream.getbuffer()[:MAX_HEADER].tobytes()))
+    content = archive.read("data.npy")
+    header = io.BytesIO(content[:MAX_HEADER])
+    shape, dtype = read_header(header)
     if not dtype.hasobject or shape != ():
         raise DataError(f"{file}: data is {dtype} {list(shape)}, not the dict that PFLlib writes")
-    _skip_header(stream)
     try:
-        return array_pickle.read_dict(stream.read())
+        return array_pickle.read_dict(content[header.tell() :])
     except array_pickle.UnsupportedPickle as error:
         where = echo(file, LONGEST_PATH)
         raise DataError(
@@ -133,12 +137,6 @@ def _read_pickle(archive: zipfile.ZipFile, file: Path) -> dict[str, np.ndarray]:
             "not load; if you trust the file: d = numpy.load(FILE, allow_pickle=True)['data'].item(); "
             "numpy.savez(FILE, x=numpy.asarray(d['x']), y=numpy.asarray(d['y']))"
         ) from error
-
-
-def _skip_header(stream: io.BytesIO) -> None:
-    version = np.lib.format.read_magic(stream)
-    size = 2 if version == (1, 0) else 4
-    stream.seek(int.from_bytes(stream.read(size), "little"), io.SEEK_CUR)
 
 
 def _to_samples(train: np.ndarray, test: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -22,8 +22,8 @@ from pfl_ops import rng
 from pfl_ops.csv_text import NUMBER
 from pfl_ops.data import cut
 from pfl_ops.data.by_client import ByClient
-from pfl_ops.data.npz import DataError, check_size, number_names
-from pfl_ops.errors import echo, in_a_line
+from pfl_ops.data.npz import DataError, check_size, number_names, reading
+from pfl_ops.errors import echo
 
 Table: TypeAlias = Any
 """A `pyarrow.Table`, which is imported where it is used."""
@@ -52,19 +52,9 @@ def read_table(path: Path) -> dict[str, np.ndarray]:
         DataError: the file is missing or damaged, lacks a label, has an empty entry, or has a feature that is no
             finite number or loses its differences in float32.
     """
-    try:
+    with reading(path):
         table = _read_csv(path) if path.suffix == ".csv" else _read_parquet(path)
         return _make_arrays(table, path)
-    except DataError:
-        raise
-    except FileNotFoundError:
-        raise DataError(f"{path} does not exist") from None
-    except MemoryError:
-        raise DataError(f"{path} does not fit into this machine's memory") from None
-    except Exception as error:  # pyarrow raises errors of a dozen kinds for damaged input
-        if "invalid UTF8" in str(error):
-            raise DataError(f"{path} is no UTF-8 text; write it with encoding='utf-8'") from None
-        raise DataError(f"{path} is damaged, or cannot be read ({in_a_line(error, 200)})") from error
 
 
 def read_names(path: Path) -> list[str]:
@@ -168,15 +158,8 @@ def _join_names(names: Sequence[str]) -> str:
 
 def _check_empty(column: Column, name: str, path: Path) -> None:
     if column.null_count:
-        raise DataError(
-            f"{path}: column '{echo(name)}' has {column.null_count:,} empty entries{_name_first_empty(column)}"
-        )
-
-
-def _name_first_empty(column: Column) -> str:
-    import pyarrow.compute as pc
-
-    return f" (first: row {int(np.argmax(pc.is_null(column).to_numpy())) + 1:,})"
+        first = int(np.argmax(column.is_null().to_numpy())) + 1
+        raise DataError(f"{path}: column '{echo(name)}' has {column.null_count:,} empty entries (first: row {first:,})")
 
 
 def _read_feature(column: Column, name: str, path: Path) -> np.ndarray:
