@@ -137,8 +137,7 @@ def _show(made: "Benchmark", tracking_uri: str | None) -> None:
         said = "  ".join(part for part in (trial, row["settings"], error) if part)
         say(console, f"  {row['method']:{width}}  {said}")
     console.print()
-    for note in made.notes:
-        say(console, note)
+    say(console, *made.notes)
     say(console, "\n" + look_closer(tracking_uri, made.page, "experiment", made.name))
 
 

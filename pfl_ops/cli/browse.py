@@ -88,8 +88,7 @@ def partition(
     n = count(len(clients.table), "client")
     title = f"{experiment.partition.kind} on {experiment.data.label}, {n}, seed {clients.recorded.about['seed']}"
     show_counts(clients.table, title, plot, f"partition {clients.partition_digest}")
-    for remark in clients.remarks:
-        say(err(), remark)
+    say(err(), *clients.remarks)
     if save:
         from pfl_ops.data.partition_files import write_partition
 
@@ -113,8 +112,7 @@ def show_counts(counts: "np.ndarray", title: str, plot: Path | None, *more: str)
     wide = console.options.update(max_width=1000)
     table.collapse_padding = console.measure(table, options=wide).maximum > console.width  # one space, not two
     print_whole(console, table, console.measure(table, options=wide).maximum)
-    for line in more:
-        say(console, line)
+    say(console, *more)
     if plot:
         from pfl_ops import figures
 

@@ -45,28 +45,21 @@ def show(comparison: ComparisonData, console: Console, remarks: Console | None =
     Args:
         remarks: where notes go; None: nowhere. notes: print them in full.
     """
+    remarks = remarks or Console(quiet=True)
     there = list(dict.fromkeys(name for group in comparison.groups for name in _columns(comparison, group)))
     dropped, tables = _fitting(comparison, console, there)
     at = "last round" if comparison.at == "final" else "best round of each run"
     console.print(f"{size_of(comparison)}, {at}, {order_text(comparison.metric)}", style="bold", highlight=False)
-
-    def remark(line: str) -> None:
-        if remarks is not None:
-            say(remarks, line)
-
     for group, table in zip(comparison.groups, tables, strict=True):
         print_whole(console, table, _width(console, table))
-        for line in _group_remarks(comparison, group, notes):
-            remark(line)
-    for line in comparison.remarks:
-        remark(line if notes or len(line) <= FOLDED else f"{line[: FOLDED - 4]} ...")
+        say(remarks, *_group_remarks(comparison, group, notes))
+    say(remarks, *(x if notes or len(x) <= FOLDED else f"{x[: FOLDED - 4]} ..." for x in comparison.remarks))
     foldable = (*comparison.remarks, *("".join(group.complaints) for group in comparison.groups))
     if not notes and any(len(text) > FOLDED for text in foldable):
-        remark("--notes prints these notes in full")
+        say(remarks, "--notes prints these notes in full")
     if dropped:
         say(console, f"no room for: {', '.join(dropped)}")
-    for note in _footnotes(comparison, [name for name in there if name not in dropped]):
-        say(console, note)
+    say(console, *_footnotes(comparison, [name for name in there if name not in dropped]))
 
 
 def _group_remarks(c: ComparisonData, group: Group, notes: bool) -> Iterator[str]:

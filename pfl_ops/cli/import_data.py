@@ -58,8 +58,7 @@ def import_data(
         check_folder("--save", save)
         counts, use, remark = _import_lists(source, save, dataset, data_dir)
     show_counts(counts, f"{source.name}, {count(len(counts), 'client')}", plot)
-    if remark:
-        say(err(), remark)
+    say(err(), remark)
     say(out(), f"saved     {save}  ({use})")
 
 

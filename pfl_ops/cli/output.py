@@ -34,9 +34,10 @@ def _console(stderr: bool) -> "Console":
     return Console(stderr=stderr, width=width)
 
 
-def say(console: "Console", text: str) -> None:
-    """A line as it stands: no colours, no markup, no wrapping."""
-    console.print(text, markup=False, highlight=False, soft_wrap=True)
+def say(console: "Console", *lines: str) -> None:
+    """Lines as they stand, empty ones left out: no colours, no markup, no wrapping."""
+    for line in filter(None, lines):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 def print_whole(console: "Console", table: "Table", width: int) -> None:

@@ -189,10 +189,8 @@ def reproduce(
         else [tuning.plan(chosen, size, repetitions=repetitions, data_dir=data_dir, changes=changes)]
     )
     for part in (part for plan in plans for part in plan.parts):
-        for line in problem_lines(part.suite.name, part.problems):
-            say(err(), f"no run of {line}")
-    if told := _unread(chain.from_iterable(plan.wanted for plan in plans)):
-        say(err(), told)
+        say(err(), *(f"no run of {line}" for line in problem_lines(part.suite.name, part.problems)))
+    say(err(), _unread(chain.from_iterable(plan.wanted for plan in plans)))
     kept = _known_results(results, [one for one, _ in chosen], size, changes, data_dir) if results is not None else {}
     keeper = _Keeper(reports, results, data_dir, tracking_uri, own)
     found: list[Reproduced] = []

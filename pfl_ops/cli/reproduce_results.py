@@ -41,17 +41,12 @@ def show_results(
     order = [one.suite.name for one in done]
     summaries = sorted(summaries, key=lambda summary: order.index(summary.suite))
     console.print(_suites_table(summaries))
-    for line in totals(summaries):
-        say(console, line)
+    say(console, *totals(summaries))
     if changes := sorted({one for summary in summaries for one in summary.changes}):
         named = ", ".join(one.suite for one in summaries if one.changes)
         say(console, f"judged under changed settings: {', '.join(changes)}{f' ({named})' if planned else ''}")
-    for one in done:
-        for line in problem_lines(one.suite.name, one.problems):
-            say(console, line)
-    for one in done:
-        if one.uncounted:
-            say(console, f"{one.suite.name}: {one.uncounted_in_words}")
+    say(console, *(line for one in done for line in problem_lines(one.suite.name, one.problems)))
+    say(console, *(f"{one.suite.name}: {one.uncounted_in_words}" for one in done if one.uncounted))
     moved = {f"{one.suite.name}/{cell}": data for one in done for cell, data in one.stand_ins.items()}
     if moved:
         data = ", ".join(sorted(set(moved.values())))

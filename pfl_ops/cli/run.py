@@ -95,8 +95,7 @@ def run(
     where: dict[str, Any] = {"data_dir": data_dir, "execution": execution}
     stated = [*settings_of(EXPERIMENT, flags), *assignments(sets), *of_file(config, experiment)]
     idle = unread(experiment, stated)
-    if told := without_effect({experiment.algorithm.name: idle}):
-        say(err(), told)
+    say(err(), without_effect({experiment.algorithm.name: idle}))
     if dry_run:
         if address is not None:
             from pfl_ops.jobs.resources import check_address
@@ -114,19 +113,14 @@ def run(
     except KeyboardInterrupt:
         say(err(), "stopped; the same command goes on from the last checkpoint")
         raise typer.Exit(INTERRUPTED) from None
-    for told in [each for result in results for each in (*result.complaints, result.origin) if each]:
-        say(err(), told)
+    say(err(), *(line for result in results for line in (*result.complaints, result.origin)))
     console = out()
     if not diverged:  # the mean over the seeds that are left would flatter
         print_scores(console, results, split)
-    for result in results:
-        say(console, f"run {result.hash[:SHORT]}  (seed {result.experiment.seed})")
+    say(console, *(f"run {result.hash[:SHORT]}  (seed {result.experiment.seed})" for result in results))
     if results:
         say(console, look_closer(tracking_uri, results[-1].page, "experiment", experiment_name(results[-1].experiment)))
-    for line in requests.problems(WorkFolder.at()):
-        say(err(), line)
-    for seed, how in diverged.items():
-        say(err(), f"seed {seed}: {how}")
+    say(err(), *requests.problems(WorkFolder.at()), *(f"seed {seed}: {how}" for seed, how in diverged.items()))
     if diverged:
         raise typer.Exit(runs.Diverged.exit_code)
 
@@ -146,8 +140,7 @@ def _tell_cost(experiment: "Experiment", resume: bool, tracking: bool, where: di
         return
     found = runs.estimate(left[0], **where).with_startup(tracking=tracking)
     each = f"{finished}; each other one: " if len(left) < n else f"each of {n} repetitions: " if n > 1 else ""
-    for told in (f"{each}{found}", *found.hints):
-        say(out(), told)
+    say(out(), f"{each}{found}", *found.hints)
 
 
 def _side_by_side(
@@ -167,8 +160,7 @@ def _side_by_side(
     found = runs.estimate(experiment, **where)
     if n * found.seconds < WORTH_RAY:
         return False
-    for line in (f"each of {n} repetitions: {found.with_startup()}", *found.hints):
-        say(err(), line)
+    say(err(), f"each of {n} repetitions: {found.with_startup()}", *found.hints)
     return True
 
 
@@ -195,9 +187,8 @@ def _one_by_one(experiment: "Experiment", resume: bool, where: dict[str, Any]) -
 
     def tell(found: "Estimate") -> None:
         each = f"each of {experiment.repetitions} repetitions: " if experiment.repetitions > 1 else ""
-        opening = [] if apart else ["opening MLflow's store ..."]
-        for line in (f"{each}{found.with_startup(tracking=not apart)}", *found.hints, *opening):
-            say(err(), line)
+        opening = "" if apart else "opening MLflow's store ..."
+        say(err(), f"{each}{found.with_startup(tracking=not apart)}", *found.hints, opening)
 
     results: list[Result] = []
     diverged: dict[int, str] = {}

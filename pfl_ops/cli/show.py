@@ -118,8 +118,7 @@ def _show_section(kind: str, name: str) -> None:
     section = registry_of(kind).get(name)
     _heading(name, singular)
     say(out(), "\n" + (inspect.getdoc(definition(section)) or "") + "\n")
-    rows = list(rows_of(section, f"{singular}."))
-    if rows:
+    if rows := list(rows_of(section, f"{singular}.")):
         _print_settings(rows)
     for title, values in (
         ("Recommended", getattr(section, "recommended", {})),
@@ -189,11 +188,8 @@ def space_table(space: "Space") -> Table:
 
 def _show_preset(name: str) -> None:
     _heading(name, "preset")
-    say(out(), presets()[name])
-    for path, value in preset(name, {}).items():
-        say(out(), f"  {path}={value_text(value)}")
-    rules = preset_rules(name)
-    if rules:
+    say(out(), presets()[name], *(f"  {path}={value_text(value)}" for path, value in preset(name, {}).items()))
+    if rules := preset_rules(name):
         say(out(), "in their place, or beside them:")
     for given, added in rules:
         where, new = (

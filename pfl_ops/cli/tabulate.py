@@ -131,12 +131,8 @@ def tabulate(
         for environment in environments_of_table(made):
             label = f"{made.experiment.algorithm.name}, {environment.name}"
             check_build(environment.of(made.experiment), data_dir, execution, label)
-    remarks = [
-        *([] if axes else [searched_anyway(settings, config=config, preset=preset)]),
-        unread_by(settings, held, config),
-    ]
-    for remark in filter(None, remarks):
-        say(out() if dry_run else err(), remark)
+    anyway = "" if axes else searched_anyway(settings, config=config, preset=preset)
+    say(out() if dry_run else err(), anyway, unread_by(settings, held, config))
     if dry_run:
         say(out(), _estimated(plan, missing_runs(plan, to, data_dir), execution, data_dir, concurrency))
         return
@@ -245,8 +241,7 @@ def replay(
         say(err(), f"{problem.method}, {problem.environment}: {count(studies, 'study')} ...")
         found += replays.replay(problem, rule, studies=studies, seed=seed)
     out().print(_table(regrets.regrets(found)), highlight=False)
-    for line in regrets.notes(found, problems):
-        say(out(), line)
+    say(out(), *regrets.notes(found, problems))
     if to is not None:
         say(out(), f"studies  {write_named(to, regrets.as_csv(found))}")
 

@@ -22,8 +22,7 @@ if TYPE_CHECKING:
 def print_scores(console: "Console", results: "Sequence[Result]", split: str) -> None:
     """Print the full last evaluation of the repetitions of a run, and the notes on it."""
     print_rows(console, tables.scores(results, split))
-    for note in tables.score_notes(results, split):
-        say(console, note)
+    say(console, *tables.score_notes(results, split))
 
 
 def plain_table(*words: str, numbers: Sequence[str] = (), no_wrap: Collection[str] = (), **settings: Any) -> Table:

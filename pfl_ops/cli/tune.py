@@ -330,9 +330,7 @@ class _TuneCommand:
 
     def _tell(self, lines: Iterable[str]) -> None:
         """Print the lines of an estimate: what a dry run is for, else beside the result."""
-        console = out() if self.dry_run else err()
-        for line in lines:
-            say(console, line)
+        say(out() if self.dry_run else err(), *lines)
 
     def _run_benchmark(self, experiments: "Sequence[Experiment] | None", finals: int) -> None:
         """Check, estimate and run a benchmark, and report it; `experiments`: one a method, none: as recorded."""
@@ -437,28 +435,18 @@ def _report(study: "Study", tracking_uri: str | None) -> None:
     if study.confirmation:
         say(console, f"\n{study.confirmation}")
     say(console, f"\nbest: trial {study.trial:03d}, {in_words(study.scores)}")
-    for note in filter(None, (study.front_note, study.tie_note, study.noise)):
-        say(console, note)
-    for path, value in study.best.items():
-        say(console, f"  {path}={exact(value)}")
-    if study.ends_note:
-        say(console, study.ends_note)
+    say(console, study.front_note, study.tie_note, study.noise)
+    say(console, *(f"  {path}={exact(value)}" for path, value in study.best.items()), study.ends_note)
     if study.finals and not study.diverged:
         console.print()
         print_scores(console, study.finals, "test")
-        for note in study.test_data_notes:
-            say(console, note)
+        say(console, *study.test_data_notes)
     if study.environments is not None:
         console.print()
         print_rows(console, tables.environments(study.environments))
-        for note in study.below_environments:
-            say(console, note)
-    for seed, how in study.diverged.items():
-        say(console, f"test run with seed {seed}: {how}")
-    if study.pictures and (skipped := str(study.pictures)):
-        say(console, skipped)
-    if study.openings_note:
-        say(console, study.openings_note)
+        say(console, *study.below_environments)
+    say(console, *(f"test run with seed {seed}: {how}" for seed, how in study.diverged.items()))
+    say(console, str(study.pictures or ""), study.openings_note)
     say(console, "\n" + look_closer(tracking_uri, study.page, "study", study.name))
     _write_page(study)
     if study.diverged or study.environment_notes:
