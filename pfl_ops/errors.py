@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from pfl_ops.redaction import redact
 
+K = TypeVar("K")
 T = TypeVar("T")
 
 LONGEST_ECHO = 60  # characters of a user's text in a message
@@ -226,6 +227,18 @@ def for_each(names: Iterable[str], make: Callable[[str], T]) -> dict[str, T]:
     if wrong:
         raise together(wrong)
     return made
+
+
+def by_key(pairs: Iterable[tuple[K, T]]) -> dict[K, list[T]]:
+    """Return the values of each key, as a message lists what shares a reason; keys in the order of their first values.
+
+    >>> by_key([("no such data", "a"), ("died", "b"), ("no such data", "c")])
+    {'no such data': ['a', 'c'], 'died': ['b']}
+    """
+    found: dict[K, list[T]] = {}
+    for key, value in pairs:
+        found.setdefault(key, []).append(value)
+    return found
 
 
 def format_bytes(n: int) -> str:

@@ -9,7 +9,7 @@ import typer
 
 from pfl_ops.cli.checks import check_data_dir
 from pfl_ops.cli.names import Names, completion, names_of
-from pfl_ops.errors import PflOpsError, echo
+from pfl_ops.errors import PflOpsError, by_key, echo
 
 if TYPE_CHECKING:
     from pfl_ops.config.experiment import Experiment
@@ -287,10 +287,7 @@ def without_effect(idle: Mapping[str, Mapping[str, str]]) -> str:
     >>> without_effect({"fedavg": {}, "fedas": why, "apfl": why})
     'without effect: participation.weighting on fedas, apfl (the method does not read it)'
     """
-    found: dict[tuple[str, str], list[str]] = {}
-    for method, reasons in idle.items():
-        for told in reasons.items():
-            found.setdefault(told, []).append(method)
+    found = by_key((told, method) for method, reasons in idle.items() for told in reasons.items())
     on = {told: f" on {', '.join(methods)}" if len(idle) > 1 else "" for told, methods in found.items()}
     lines = [f"{path}{on[path, why]} ({why})" for path, why in found]
     return f"without effect: {'; '.join(lines)}" if lines else ""

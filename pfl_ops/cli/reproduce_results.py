@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pfl_ops.cli.output import out, say
 from pfl_ops.cli.terminal_tables import plain_table
-from pfl_ops.errors import PflOpsError, count
+from pfl_ops.errors import PflOpsError, by_key, count
 from pfl_ops.papers import all_suites, results_files
 from pfl_ops.papers.default_plan import KEPT, LARGER
 from pfl_ops.reports.suites import verdicts
@@ -65,10 +65,7 @@ def problem_lines(suite: str, problems: Mapping[str, str]) -> Iterator[str]:
     >>> list(problem_lines("fliu/table1", {"path/local": "no such data", "path/fliu": "no such data"}))
     ['fliu/table1 path/local, path/fliu: no such data']
     """
-    cells: dict[str, list[str]] = {}
-    for cell, reason in problems.items():
-        cells.setdefault(reason, []).append(cell)
-    for reason, names in cells.items():
+    for reason, names in by_key((reason, cell) for cell, reason in problems.items()).items():
         yield f"{suite} {', '.join(names)}: {reason}"
 
 

@@ -25,7 +25,7 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
-from pfl_ops.errors import PflOpsError, echo
+from pfl_ops.errors import PflOpsError, by_key, echo
 from pfl_ops.papers.conditions import CellNumber, Expansion, Form, mean
 from pfl_ops.papers.evidence import ClaimEvidence, TermComparison, all_of, at_least
 from pfl_ops.papers.expression import Bound, Labels, Node, Term, labels_of, sides
@@ -356,9 +356,8 @@ class Claim:
 
 def _where(bound: Bound) -> str:
     """Return the labels of an instance in the order of the axes; see `Instance`."""
-    by_place: dict[int, list[str]] = {}
-    for (place, _), label in sorted(bound.items(), key=lambda one: one[0][0]):
-        by_place.setdefault(place, []).append(label)
+    labels_by_place = sorted(bound.items(), key=lambda one: one[0][0])
+    by_place = by_key((place, label) for (place, _), label in labels_by_place)
     return "/".join(" with ".join(labels) for labels in by_place.values())
 
 

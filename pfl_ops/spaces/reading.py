@@ -8,7 +8,7 @@ from itertools import combinations
 from typing import Any, Literal, TypeAlias
 
 from pfl_ops.config import yaml_files
-from pfl_ops.errors import did_you_mean, echo
+from pfl_ops.errors import by_key, did_you_mean, echo
 from pfl_ops.spaces.space import Conditions, Parameter, Space, SpaceError, named, point_problem, short
 
 FIXED = ("seed", "repetitions", "data", "partition", "evaluation", "algorithm.name", "model.name", "training.rounds")
@@ -136,18 +136,16 @@ def _conditions(given: Any, wrong: Refuse) -> Conditions:
 
 def ordered(parameters: list[Parameter], source: str) -> list[Parameter]:
     """The parameters, each after those that its `when` names; conditions that do not hold in any draw are errors."""
-    by_key: dict[str, list[Parameter]] = {}
-    for p in parameters:
-        by_key.setdefault(p.key, []).append(p)
+    ranges = by_key((p.key, p) for p in parameters)
     for p in parameters:
         for key, values in p.when:
-            if key not in by_key:
-                hint = did_you_mean(key, by_key)
+            if key not in ranges:
+                hint = did_you_mean(key, ranges)
                 raise SpaceError.at(source, p.key, f"`when` names '{echo(key)}', which is not in this space.{hint}")
-            if len(by_key[key]) > 1:
+            if len(ranges[key]) > 1:
                 raise SpaceError.at(source, p.key, f"`when` names '{echo(key)}', which has several ranges")
             for value in values:
-                if problem := by_key[key][0].problem(value):
+                if problem := ranges[key][0].problem(value):
                     raise SpaceError.at(source, p.key, f"`when` can't hold: {key}: {problem}")
     done: list[Parameter] = []
     left = list(parameters)
@@ -158,10 +156,10 @@ def ordered(parameters: list[Parameter], source: str) -> list[Parameter]:
             ring = ", ".join(dict.fromkeys(p.key for p in left))
             raise SpaceError.at(source, "", f"`when` goes round in a circle: {ring}")
         for key, _ in ready.when:
-            above = by_key[key]
+            above = ranges[key]
             if all(p.kind == "float" and p.step is None and not p.is_fixed for p in above):
-                ranges = "; ".join(map(str, above))
-                problem = f"`when` names {key}, {ranges}, of which no draw is a given value; give it a step or a choice"
+                told = "; ".join(map(str, above))
+                problem = f"`when` names {key}, {told}, of which no draw is a given value; give it a step or a choice"
                 raise SpaceError.at(source, ready.key, problem)
         done.append(ready)
         left.remove(ready)

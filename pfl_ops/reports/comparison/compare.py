@@ -11,7 +11,7 @@ from pfl_ops import metric_keys, tag_names
 from pfl_ops.comparison import TARGETED, Line, Test, Values, ordered
 from pfl_ops.config.arguments import ArgumentError, checked
 from pfl_ops.csv_text import to_csv
-from pfl_ops.errors import PflOpsError, count, echo, in_a_line, nearest, sentence
+from pfl_ops.errors import PflOpsError, by_key, count, echo, in_a_line, nearest, sentence
 from pfl_ops.files import write_named
 from pfl_ops.reports.comparison.compared import (
     COST_READING,
@@ -313,13 +313,9 @@ def _diverged(lines: Sequence[Line], lost: Sequence[Result]) -> list[str]:
 
 
 def _lines(runs: Sequence[Result], lost: Sequence[Result]) -> list[Line]:
-    diverged: dict[str, list[str]] = {}
-    for run in sorted(lost, key=lambda run: run.seed):
-        diverged.setdefault(run.group, []).append(f"seed {run.seed} {run.tags[tag_names.DIVERGED]}")
-    settings_of: dict[str, list[Result]] = {}
-    for run in runs:
-        alone = "" if run.state == "finished" else str(run.run_id)
-        settings_of.setdefault(run.group + alone, []).append(run)
+    by_seed = sorted(lost, key=lambda run: run.seed)
+    diverged = by_key((run.group, f"seed {run.seed} {run.tags[tag_names.DIVERGED]}") for run in by_seed)
+    settings_of = by_key((run.group + ("" if run.state == "finished" else str(run.run_id)), run) for run in runs)
     members = [sorted(some, key=lambda run: run.seed) for some in settings_of.values()]
     told = labels([some[0].settings for some in members], [_trial(some[0]) for some in members])
     ends = [_unfinished(some[0]) for some in members]

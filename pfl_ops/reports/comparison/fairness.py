@@ -5,6 +5,7 @@ from typing import TypeAlias
 
 from pfl_ops import metrics, tag_names
 from pfl_ops.display.tables import LOSS
+from pfl_ops.errors import by_key
 from pfl_ops.results import At, Result
 
 LabelledRuns: TypeAlias = Mapping[str, Sequence[Result]]
@@ -276,10 +277,7 @@ def _settings(rows: LabelledRuns, what: str, starts: str | tuple[str, ...]) -> s
 
 def _different(rows: LabelledRuns, what: str, of: Callable[[Result], str]) -> str:
     """Return the line, if not all runs are alike in this: each value and the rows that have it."""
-    having: dict[str, list[str]] = {}
-    for label, runs in rows.items():
-        for value in dict.fromkeys(map(of, runs)):
-            having.setdefault(value, []).append(label)
+    having = by_key((value, label) for label, runs in rows.items() for value in dict.fromkeys(map(of, runs)))
     if len(having) < 2:
         return ""
     return f"{what}: " + "; ".join(f"{value} ({some_labels(labels)})" for value, labels in having.items())
@@ -302,9 +300,7 @@ def _seeds_apart(rows: LabelledRuns, of: Callable[[Result], str | int | None]) -
 
 def _seeds(rows: LabelledRuns) -> str:
     """Return the line on rows with other seeds: a paired test then covers only some."""
-    having: dict[tuple[int, ...], list[str]] = {}
-    for label, runs in rows.items():
-        having.setdefault(tuple(sorted(run.seed for run in runs)), []).append(label)
+    having = by_key((tuple(sorted(run.seed for run in runs)), label) for label, runs in rows.items())
     if len(having) < 2:
         return ""
     common = set.intersection(*map(set, having))

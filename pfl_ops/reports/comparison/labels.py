@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 
+from pfl_ops.errors import by_key
 from pfl_ops.results import BEHIND_NAMES
 
 APART = {"algorithm.name", "seed", "partition.seed", "repetitions", "evaluation.split", "evaluation.targets"}
@@ -52,10 +53,7 @@ def labels(params: Sequence[Mapping[str, str]], names: Sequence[str | None] = ()
         first = set() if name else among[method, False]
         rest = (among[method, True] | between) - first
         found.append((name or ", ".join([method, *said(row, first)]), ", ".join(said(row, rest))))
-    alike: dict[str, list[Mapping[str, str]]] = {}
-    for (label, _), (row, _, name) in zip(found, rows, strict=True):
-        if not name:
-            alike.setdefault(label, []).append(row)
+    alike = by_key((label, row) for (label, _), (row, _, name) in zip(found, rows, strict=True) if not name)
     last = {label: _differing(some, APART - NAMED_LAST) & NAMED_LAST for label, some in alike.items()}
     return [
         (label if name else ", ".join([label, *said(row, last[label])]), settings)

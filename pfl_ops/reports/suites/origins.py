@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, TypeAlias
 
+from pfl_ops.errors import by_key
 from pfl_ops.papers import Cell
 from pfl_ops.papers.provenance import Source
 from pfl_ops.papers.suite_run import SuiteRun
@@ -56,11 +57,8 @@ class Origins:
     @cached_property
     def lines(self) -> dict[SettingLine, list[str]]:
         """Each line, and the cells that have it."""
-        found: dict[SettingLine, list[str]] = {}
-        for name in self.run.differences:
-            for line in self._of_cell(self.run.suite.cell(name)):
-                found.setdefault(line, []).append(name)
-        return found
+        names = self.run.differences
+        return by_key((line, name) for name in names for line in self._of_cell(self.run.suite.cell(name)))
 
     def _of_cell(self, cell: Cell) -> Iterator[SettingLine]:
         sources = self.run.suite.sources_of(cell)

@@ -6,7 +6,7 @@ import pandas as pd
 
 from pfl_ops.comparison import TEST_SEEDS, TESTS, Test
 from pfl_ops.display import tables
-from pfl_ops.errors import sentence
+from pfl_ops.errors import by_key, sentence
 from pfl_ops.tuning.findings.leaderboard import (
     SCORE_KEYS,
     MethodStudy,
@@ -54,9 +54,7 @@ def notes(entries: Sequence[MethodStudy], table: pd.DataFrame) -> tuple[str, ...
 
 
 def _scored(entries: Sequence[MethodStudy]) -> str:
-    by_stage: dict[str, list[str]] = {}
-    for entry in entries:
-        by_stage.setdefault(entry.stage, []).append(entry.plan.method)
+    by_stage = by_key((entry.stage, entry.plan.method) for entry in entries)
     if len(by_stage) == 1:
         metric = entries[0].metric
         means = " (Acc(L) + Acc(G))" if metric.endswith("/acc") else ""

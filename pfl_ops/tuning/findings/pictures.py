@@ -19,7 +19,7 @@ from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
 from pfl_ops.config.experiment import Experiment
-from pfl_ops.errors import count, in_a_line
+from pfl_ops.errors import by_key, count, in_a_line
 from pfl_ops.spaces import decoded
 from pfl_ops.spaces.space import VARIANT
 from pfl_ops.tuning.studies.objective import Objective
@@ -65,9 +65,7 @@ class Pictures:
 
     def __str__(self) -> str:
         """The pictures that are not drawn, in one line; "": all are."""
-        causes: dict[str, list[str]] = {}
-        for name, why in self.skipped.items():
-            causes.setdefault(why, []).append(name)
+        causes = by_key((why, name) for name, why in self.skipped.items())
         return "; ".join(f"no picture {', '.join(names)}: {why}" for why, names in causes.items())
 
     @property
@@ -285,9 +283,8 @@ def labels(trials: Sequence[FrozenTrial], experiment: Experiment) -> dict[str, s
     for trial in trials:
         if any(name.partition(VARIANT)[0] not in symbols for name in trial.params):
             symbols |= {field.path: field.symbol for field in experiment.override(decoded(trial.params)).fields()}
-    ends: dict[str, list[str]] = {}
-    for path in dict.fromkeys(name.partition(VARIANT)[0] for name in kinds):
-        ends.setdefault(path.partition(".")[2] or path, []).append(path)
+    paths_of_all = dict.fromkeys(name.partition(VARIANT)[0] for name in kinds)
+    ends = by_key((path.partition(".")[2] or path, path) for path in paths_of_all)
     found = {}
     for end, paths in ends.items():
         for path in paths:
@@ -325,10 +322,7 @@ def _renamed(
 ) -> optuna.Study:
     """A study in memory of the same trials, with other names for its parameters; those that diverged have failed."""
     study = optuna.create_study(directions=directions)
-    ranges: dict[str, list[BaseDistribution]] = {}
-    for trial in trials:
-        for name, kind in trial.distributions.items():
-            ranges.setdefault(names[name], []).append(kind)
+    ranges = by_key((names[name], kind) for trial in trials for name, kind in trial.distributions.items())
     whole = {label: _joined(kinds) for label, kinds in ranges.items()}
     for trial in trials:
         renamed = copy(trial)

@@ -8,9 +8,9 @@ environments count alike.
 import math
 from collections import deque
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from pfl_ops.errors import PflOpsError
+from pfl_ops.errors import PflOpsError, by_key
 from pfl_ops.federation.settings import Execution
 from pfl_ops.jobs.job import Job
 from pfl_ops.jobs.report import SAMPLES
@@ -69,9 +69,7 @@ class Baselines(TrackedJobs):
 
 def scales_of(session: "Session") -> dict[str, dict[str, float]]:
     """Return FedAvg's recorded scores: environment -> metric of the study -> mean over seeds."""
-    by_environment: dict[str, list[dict[str, Any]]] = {}
-    for record in session.study_storage.baselines():
-        by_environment.setdefault(record["environment"], []).append(record["values"])
+    by_environment = by_key((one["environment"], one["values"]) for one in session.study_storage.baselines())
     metrics = session.settings.objective.metrics
     return {
         name: {metric: fmean(values[metric] for values in some) for metric in metrics}

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import pandas as pd
 from optuna.trial import FrozenTrial
 
-from pfl_ops.errors import PflOpsError, count
+from pfl_ops.errors import PflOpsError, by_key, count
 from pfl_ops.federation.settings import Execution
 from pfl_ops.jobs.job import Job
 from pfl_ops.jobs.report import ERRORS, SAMPLES
@@ -255,9 +255,7 @@ class Confirmations(TrackedJobs):
 
     def _combine(self, number: int) -> None:
         """Make the values of a configuration, one a seed, of its results in all environments."""
-        by_seed: dict[int, list[PartResult]] = {}
-        for result in self._results[number]:
-            by_seed.setdefault(result.part.seed, []).append(result)
+        by_seed = by_key((result.part.seed, result) for result in self._results[number])
         settings = self.session.settings
         name = settings.goal.metrics[0]
         for seed, results in by_seed.items():

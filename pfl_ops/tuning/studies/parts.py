@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from statistics import fmean
 from typing import Any
 
-from pfl_ops.errors import PflOpsError, count
+from pfl_ops.errors import PflOpsError, by_key, count
 from pfl_ops.jobs.report import ERRORS, LOSSES, ROUND, SAMPLES, SENT_BYTES, Failure
 from pfl_ops.metric_keys import summands
 from pfl_ops.section import SEED_OFFSET
@@ -165,9 +165,8 @@ class Combination:
         }
 
     def _combined(self, results: Sequence[PartResult], metric: str, mode: Mode) -> "_Combined":
-        by_environment: dict[str, list[PartResult]] = {}
-        for result in sorted(results, key=lambda result: result.part.seed):
-            by_environment.setdefault(result.part.environment, []).append(result)
+        by_seed = sorted(results, key=lambda result: result.part.seed)
+        by_environment = by_key((result.part.environment, result) for result in by_seed)
         scales = {name: self.scales[name][metric] if self.scales else 1.0 for name in by_environment}
         scores = {name: [one.values[metric] / scales[name] for one in some] for name, some in by_environment.items()}
         means = {name: fmean(some) for name, some in scores.items()}

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 
 import pandas as pd
 
-from pfl_ops.errors import count
+from pfl_ops.errors import by_key, count
 from pfl_ops.statistics import interval, mean_std
 from pfl_ops.tuning.tables.replay import ReplayedStudy
 from pfl_ops.tuning.tables.trial_table import SearchProblem
@@ -38,9 +38,7 @@ class Regret:
 def regrets(studies: Sequence[ReplayedStudy]) -> list[Regret]:
     """Return the regrets of each method in each environment, and over all: there a method in an environment counts
     once, and the interval is over these."""
-    groups: dict[str, list[ReplayedStudy]] = {}
-    for study in studies:
-        groups.setdefault(f"{study.method}, {study.environment}", []).append(study)
+    groups = by_key((f"{study.method}, {study.environment}", study) for study in studies)
     found = [_regret(label, some) for label, some in groups.items()]
     counted = [one for one in found if one.n]
     if len(found) > 1 and counted:

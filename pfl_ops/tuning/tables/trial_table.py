@@ -17,7 +17,7 @@ from typing import Any
 import pandas as pd
 
 from pfl_ops import spaces
-from pfl_ops.errors import LONGEST_PATH, PflOpsError, echo
+from pfl_ops.errors import LONGEST_PATH, PflOpsError, by_key, echo
 from pfl_ops.files import replacing
 from pfl_ops.metric_keys import summands
 from pfl_ops.spaces import Point, Space
@@ -153,9 +153,8 @@ class TrialTable:
         keys = [str(column) for column in self.frame.columns if column not in (*COLUMNS, GROUPS)]
         scores = [key for key in keys if not key.startswith(TRUTH)]
         truths = [key for key in keys if key.startswith(TRUTH)]
-        runs: dict[tuple[Any, ...], list[dict[Any, Any]]] = {}
-        for row in self.frame.to_dict("records"):  # of all: of each run's few rows it takes longer than all the rest
-            runs.setdefault(tuple(row[name] for name in RUN), []).append(row)
+        every = self.frame.to_dict("records")  # of all: of each run's few rows it takes longer than all the rest
+        runs = by_key((tuple(row[name] for name in RUN), row) for row in every)
         for listed in runs.values():
             rounds = tuple(_finite(row, ("round", "samples", "sent_bytes", *scores)) for row in listed)
             last = listed[-1]
