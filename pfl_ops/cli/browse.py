@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pfl_ops.cli.checks import check_folder, check_output, check_work_folder
-from pfl_ops.cli.names import KINDS, completion, known, names_of
+from pfl_ops.cli.names import KINDS, completion, every_name, names_of
 from pfl_ops.cli.options import (
     DataDir,
     Plugins,
@@ -32,10 +32,6 @@ MANY_CLASSES = 20  # more columns than these are not printed one by one
 MANY_CLIENTS = 1_000  # nor more rows
 
 
-def _every_name() -> list[str]:
-    return sorted({name for kind in KINDS for name in known(kind)})
-
-
 def list_(
     kind: Annotated[str, typer.Argument(metavar="|".join(KINDS), autocompletion=completion(lambda: KINDS))],
     *,
@@ -49,7 +45,7 @@ def list_(
 
 
 def show(
-    name: Annotated[str, typer.Argument(metavar="NAME", autocompletion=completion(_every_name))],
+    name: Annotated[str, typer.Argument(metavar="NAME", autocompletion=completion(every_name))],
     *,
     plugin: Plugins = [],  # noqa: B006
 ) -> None:

@@ -40,6 +40,11 @@ def known(kind: str) -> list[str]:
     return registry_of(kind).names()
 
 
+def every_name() -> list[str]:
+    """The names of all kinds."""
+    return sorted({name for kind in KINDS for name in known(kind)})
+
+
 def registry_of(kind: str) -> "Registry[Any]":
     """The registry of one of the kinds in `REGISTRIES`."""
     module, _, name = REGISTRIES[kind].partition(":")

@@ -23,7 +23,7 @@ class Flag(NamedTuple):
     Attributes:
         name: as typed, without the dashes.
         path: the experiment's path, or the field of `Execution`.
-        metavar: what is to be given.
+        metavar: what is to be given; completion offers the words of "sgd|adam".
         default: as `--help` shows it; a test holds it against the field.
         help: one line.
         names: what completion offers.
@@ -62,7 +62,7 @@ EXPERIMENT = (
     Flag("local-epochs", "training.local_epochs", "INT", "1", "Passes over a client's data a round."),
     Flag("local-steps", "training.local_steps", "INT", "none", "Minibatch steps a round, instead of epochs."),
     Flag("batch-size", "training.batch_size", "INT|none", "50", "Samples a step; none: all of a client's."),
-    Flag("optimiser", "training.optimiser", "sgd|adam", "sgd", "Local optimiser.", lambda: ("sgd", "adam")),
+    Flag("optimiser", "training.optimiser", "sgd|adam", "sgd", "Local optimiser."),
     Flag("lr", "training.lr", "FLOAT", "0.05", "Local learning rate."),
     Flag("participation", "participation.share", "FLOAT", "1.0", "Share of the clients in a round."),
     Flag(
@@ -79,15 +79,8 @@ EXPERIMENT = (
 """Paths of the experiment. A method may recommend other defaults: `pfl-ops show NAME`."""
 
 EXECUTION = (
-    Flag("device", "device", "auto|cpu|cuda", "auto", "Where it computes.", lambda: ("auto", "cpu", "cuda")),
-    Flag(
-        "way",
-        "way",
-        "auto|loop|vmap",
-        "auto",
-        "One client at a time, or stacked; auto: the fastest when timed.",
-        lambda: ("auto", "loop", "vmap"),
-    ),
+    Flag("device", "device", "auto|cpu|cuda", "auto", "Where it computes."),
+    Flag("way", "way", "auto|loop|vmap", "auto", "One client at a time, or stacked; auto: the fastest when timed."),
     Flag("chunk", "chunk", "INT", "timed", "Clients stacked at once (vmap)."),
     Flag("workers", "workers", "INT", "timed", "Processes of one thread that share a cohort (CPU)."),
     Flag("threads", "threads", "INT", "all allowed", "CPU threads."),
@@ -147,7 +140,9 @@ def with_flags(
 
 
 def _parameter(flag: Flag, panel: str, text: str | None) -> inspect.Parameter:
-    made = option(f"--{flag.name}", text or "", flag.default, flag.metavar, panel=panel, names=flag.names)
+    words = flag.metavar.split("|") if flag.metavar.islower() else []
+    names = flag.names or ((lambda: words) if len(words) > 1 else None)
+    made = option(f"--{flag.name}", text or "", flag.default, flag.metavar, panel=panel, names=names)
     made.hidden = text is None
     name = flag.name.replace("-", "_")
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[str | None, made])

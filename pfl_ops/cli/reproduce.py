@@ -154,7 +154,7 @@ def reproduce(
         return
     if choices is not None:
         chosen = _with_choices(chosen, choices, choose, results, size, every=not (names or suite))
-    execution = execution_of(flags)
+    where: dict[str, Any] = {"data_dir": data_dir, "tracking_uri": tracking_uri, "execution": execution_of(flags)}
     check_places(tracking_uri)
     if hours is not None and not (until_decided and 0 < hours < math.inf):
         raise PflOpsError("--hours is a number above 0, and goes with --until-decided")
@@ -168,26 +168,17 @@ def reproduce(
             raise PflOpsError(
                 "--choose goes with one suite and says itself what runs: pfl-ops reproduce SUITE --choose FILE"
             )
-        _choose(
-            chosen[0][0],
-            size if scale else "full",
-            choose,
-            data_dir=data_dir,
-            tracking_uri=tracking_uri,
-            execution=execution,
-            concurrency=concurrency,
-            cpus_per_trial=cpus_per_cell,
-        )
+        settings = {"concurrency": concurrency, "cpus_per_trial": cpus_per_cell, **where}
+        _choose(chosen[0][0], size if scale else "full", choose, **settings)
         return
 
     from pfl_ops.cli.reproduce_results import problem_lines, show_results
     from pfl_ops.cli.reproduce_watch import ReproduceProgress
 
-    plans = (
-        _default(repetitions, data_dir)
-        if planned
-        else [tuning.plan(chosen, size, repetitions=repetitions, data_dir=data_dir, changes=changes)]
-    )
+    if planned:
+        plans = _default(repetitions, data_dir)
+    else:
+        plans = [tuning.plan(chosen, size, repetitions=repetitions, data_dir=data_dir, changes=changes)]
     for part in (part for plan in plans for part in plan.parts):
         say(err(), *(f"no run of {line}" for line in problem_lines(part.suite.name, part.problems)))
     say(err(), _unread(chain.from_iterable(plan.wanted for plan in plans)))
@@ -203,14 +194,12 @@ def reproduce(
                     gpus_per_cell=gpus_per_cell,
                     concurrency=concurrency,
                     address=address,
-                    tracking_uri=tracking_uri,
-                    data_dir=data_dir,
-                    execution=execution,
                     dry_run=dry_run,
                     hours=(hours or 1.0) if until_decided else None,
                     kept=kept,
                     on_suite=keeper.keep,
                     on_event=watch,
+                    **where,
                 )
     if not dry_run:
         show_results(found, keeper.summaries, reports, planned, data_dir)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 from rich.text import Text
 
-from pfl_ops.cli.names import KINDS, known, registry_of
+from pfl_ops.cli.names import KINDS, every_name, known, registry_of
 from pfl_ops.cli.output import out, say
 from pfl_ops.cli.settings_table import ShownRow, rows_of, settings_rows, value_text
 from pfl_ops.config.presets import preset, preset_rules, presets
@@ -87,8 +87,7 @@ def show_name(name: str) -> None:
     """Print everything that has this name: docstring, settings with symbol, default and range, search space."""
     found = [kind for kind in KINDS if name in known(kind)]
     if not found:
-        every = {other for kind in KINDS for other in known(kind)}
-        raise unknown("thing", name, every, see="pfl-ops list " + "|".join(KINDS))
+        raise unknown("thing", name, every_name(), see="pfl-ops list " + "|".join(KINDS))
     for kind in found:
         if kind in ("algorithms", "models", "partitions"):
             _show_section(kind, name)

@@ -280,19 +280,14 @@ class _TuneCommand:
         """Run what is left of a study."""
         if self.from_study:
             raise PflOpsError("--from-study is for a new study; this one keeps the configurations that it tried first")
-        settings = self._limited(tuning.recorded(str(self.name), storage=self.storage))
+        from pfl_ops.tuning.studies.parts import check_same_seeds
+
+        settings = tuning.recorded(str(self.name), storage=self.storage).limited(self.searched["limits"])
+        check_same_seeds(self.searched["seeds_per_trial"], str(self.name), settings.seeds_per_trial)
         tuned = settings.experiment.algorithm.name
         if self.methods not in ([], [tuned]):
             raise PflOpsError(f"study '{self.name}' tunes {tuned}, not {self.methods[0]}")
         self._run_study(None, settings, self._tests_recorded(settings))
-
-    def _limited(self, settings: "Settings") -> "Settings":
-        """Return a recorded study with the limits of this command."""
-        from pfl_ops.tuning.studies.parts import check_same_seeds
-
-        limited = settings.limited(self.searched["limits"])
-        check_same_seeds(self.searched["seeds_per_trial"], str(self.name), limited.seeds_per_trial)
-        return limited
 
     def _tests_of(self, experiment: "Experiment") -> int:
         """Return the number of test runs of what begins."""
