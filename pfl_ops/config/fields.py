@@ -299,7 +299,7 @@ def settings(section: Section | type[Section], prefix: str = "") -> Iterator[Set
             if value is None and inside.default:
                 value = inside.get(inside.default)
             names = tuple(inside.names())
-            now = inside.default if isinstance(value, type) else value and tag_of(value, inside.tag)
+            now = inside.default if isinstance(value, type) else value and str(getattr(value, inside.tag))
             about = info.description or f"which {name}"
             yield Setting(
                 f"{path}.{inside.tag}",
@@ -314,11 +314,6 @@ def settings(section: Section | type[Section], prefix: str = "") -> Iterator[Set
                 yield from (s for s in settings(value, f"{path}.") if s.path != f"{path}.{inside.tag}")
         else:
             yield from settings(inside if value is None else value, f"{path}.")
-
-
-def tag_of(section: Section, tag: str) -> str:
-    """The section's kind or name."""
-    return str(getattr(section, tag))
 
 
 def plain(info: FieldInfo, value: Any, path: str) -> Any:
