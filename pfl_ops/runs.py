@@ -393,17 +393,14 @@ def _lock_file(folder: Path) -> Path:
 def _alone(folder: Path, label: str, patience: float = 0.0) -> Iterator[None]:
     """Keep other processes from the same run; wait for one so many seconds."""
     folder.parent.mkdir(parents=True, exist_ok=True)  # a command that failed may have left the work folder meanwhile
-    lock = FileLock(_lock_file(folder))
     try:
-        lock.acquire(timeout=patience)
+        held = FileLock(_lock_file(folder)).acquire(timeout=patience)
     except Timeout:
         over = pending(WorkFolder(folder.parents[1]), folder.name)
         now = "is over, and another process still tracks it in MLflow" if over else "is going on in another process"
         raise PflOpsError(f"this run ({label}, {folder.name[:12]}) {now}") from None
-    try:
+    with held:
         yield
-    finally:
-        lock.release()
 
 
 def _rerun(mark: Path) -> str:
