@@ -22,7 +22,6 @@ from pfl_ops.figures.parts import (
     percent_axis,
     remark,
     whole_numbers,
-    within_shares,
     wrapped,
 )
 from pfl_ops.statistics import non_dominated
@@ -72,9 +71,8 @@ def scatter(
             axes.plot(*mean, linestyle="", zorder=5 if ahead else 4, label=name, color=look.colour, **large)
         axes.grid(True, axis="both")
         axes.margins(0.09)
-        percent_axis(axes, "both")
-        within_shares(axes, [means[:, 0]], "x")
-        within_shares(axes, [means[:, 1]], "y")
+        percent_axis(axes, "x", within=[means[:, 0]])
+        percent_axis(axes, "y", within=[means[:, 1]])
         axes.set(xlabel=VIEWS[0], ylabel=VIEWS[1])
         counts = [len(cloud) for cloud in clouds.values()]
         note, names = repetitions({name: (n, n) for name, n in zip(clouds, counts, strict=True)})
@@ -115,8 +113,7 @@ def distributions(
         axes.set_yticks(range(len(found)), [wrapped(name, 36) for name in found])
         _without_y(axes)
         if percent:
-            percent_axis(axes, "x")
-            within_shares(axes, found.values(), "x")
+            percent_axis(axes, "x", within=found.values())
         axes.set_xlabel(xlabel)
         counts = {len(row) for row in found.values()}
         clients = f"{min(counts)} to {max(counts)}" if len(counts) > 1 else f"{min(counts)}"

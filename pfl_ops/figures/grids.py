@@ -12,7 +12,7 @@ from pfl_ops.errors import PflOpsError
 from pfl_ops.figures import canvas, style
 from pfl_ops.figures.bands import moments, numbers, repetitions
 from pfl_ops.figures.looks import looks
-from pfl_ops.figures.parts import LETTER, key_below, percent_axis, remark, within_shares, wrapped
+from pfl_ops.figures.parts import LETTER, key_below, percent_axis, remark, wrapped
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -71,8 +71,7 @@ def bars(
         axes.tick_params(axis="x", length=0)
         axes.set_xlim(-0.6, len(values) - 0.4)
         if percent:
-            percent_axis(axes)
-            within_shares(axes, [cell.mean(keepdims=True) for cell in cells.values()])
+            percent_axis(axes, within=[cell.mean(keepdims=True) for cell in cells.values()])
         axes.set_ylabel(ylabel)
         counts = [len(cell) for cell in cells.values()]
         remark(axes, repetitions({"": (min(counts), max(counts))})[0])

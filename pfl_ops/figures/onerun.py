@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from pfl_ops.errors import PflOpsError
 from pfl_ops.figures import canvas, style
 from pfl_ops.figures.looks import shared_dashes
-from pfl_ops.figures.parts import beside, percent_axis, whole_numbers, within_shares
+from pfl_ops.figures.parts import beside, percent_axis, whole_numbers
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -67,8 +67,7 @@ def curves(records: Records, title: str | None = None) -> Figure:
             axes.set_xlabel("round")
             whole_numbers(axes)
             axes.margins(x=0.02)
-        percent_axis(panels[0])
-        within_shares(panels[0], drawn)
+        percent_axis(panels[0], within=drawn)
         panels[0].set_ylabel(f"{'validation' if split == 'val' else 'test'} accuracy")
         if banded:
             shown[BAND] = Patch(color=style.current().faint, alpha=0.3, linewidth=0)
@@ -109,9 +108,8 @@ def clients(accuracies: Mapping[str, ArrayLike], ylabel: str = "accuracy") -> Fi
         left.set_xlim(0, 100)
         left.set(xlabel="clients, from worst to best (% of clients)", ylabel=ylabel)
         figure.legend(loc="lower center", ncols=len(present))
-        percent_axis(left)
         _boxes(right, present)
-        within_shares(left, present.values())
+        percent_axis(left, within=present.values())
     return figure
 
 

@@ -28,14 +28,24 @@ def wrapped(name: str, width: int) -> str:
     return "\n".join(textwrap.wrap(name, max(width, 8))) or name
 
 
-def percent_axis(axes: Axes, which: str = "y", most: int = 6) -> None:
-    """Shares as percents on the axis "x" or "y", or on "both", with at most so many steps."""
+def percent_axis(axes: Axes, which: str = "y", most: int = 6, within: Iterable[NDArray[np.float64]] = ()) -> None:
+    """Shares as percents on the axis "x" or "y", with at most so many steps.
+
+    Args:
+        within: the values drawn: where none of them is beyond 0 and 1, bands and margins do not stretch the axis beyond.
+    """
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-    for name in ("x", "y") if which == "both" else (which,):
-        axis = axes.xaxis if name == "x" else axes.yaxis
-        axis.set_major_locator(MaxNLocator(most, steps=[1, 2, 2.5, 5, 10]))
-        axis.set_major_formatter(FuncFormatter(partial(_tick_text, axis)))
+    axis = axes.xaxis if which == "x" else axes.yaxis
+    axis.set_major_locator(MaxNLocator(most, steps=[1, 2, 2.5, 5, 10]))
+    axis.set_major_formatter(FuncFormatter(partial(_tick_text, axis)))
+    seen = np.concatenate([np.ravel(v) for v in within] or [np.empty(0)])
+    seen = seen[np.isfinite(seen)]
+    if not len(seen) or seen.min() < 0 or seen.max() > 1:
+        return
+    low, high = axes.get_ylim() if which == "y" else axes.get_xlim()
+    limits = max(low, -0.01 if seen.min() < 0.05 else 0.0), min(high, 1.01)
+    axes.set_ylim(*limits) if which == "y" else axes.set_xlim(*limits)
 
 
 def as_percent(share: float) -> str:
@@ -59,17 +69,6 @@ def whole_numbers(axes: Axes, most: int = 8, which: str = "x") -> None:
 
     axis = axes.xaxis if which == "x" else axes.yaxis
     axis.set_major_locator(MaxNLocator(most, integer=True, steps=[1, 2, 5, 10], min_n_ticks=1))
-
-
-def within_shares(axes: Axes, values: Iterable[NDArray[np.float64]], which: str = "y") -> None:
-    """Keep bands and margins from stretching an axis of shares beyond 0 and 1, where no value is beyond them."""
-    seen = np.concatenate([np.ravel(v) for v in values] or [np.empty(0)])
-    seen = seen[np.isfinite(seen)]
-    if not len(seen) or seen.min() < 0 or seen.max() > 1:
-        return
-    low, high = axes.get_ylim() if which == "y" else axes.get_xlim()
-    limits = max(low, -0.01 if seen.min() < 0.05 else 0.0), min(high, 1.01)
-    axes.set_ylim(*limits) if which == "y" else axes.set_xlim(*limits)
 
 
 def remark(axes: Axes, text: str) -> None:

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from pfl_ops.figures import canvas, style
 from pfl_ops.figures.onerun import VIEWS, stage_colours
-from pfl_ops.figures.parts import percent_axis, whole_numbers, within_shares
+from pfl_ops.figures.parts import percent_axis, whole_numbers
 from pfl_ops.statistics import non_dominated
 from pfl_ops.units import PERCENT, heading, unit_of
 
@@ -56,8 +56,7 @@ def pareto(
         axes.margins(0.08)
         for axis, name, values in zip("xy", names, table.T, strict=True):
             if name in VIEWS or unit_of(name) == PERCENT:
-                percent_axis(axes, axis)
-                within_shares(axes, [values], axis)
+                percent_axis(axes, axis, within=[values])
         axes.set(xlabel=names[0], ylabel=names[1])
         figure.legend(loc="outside lower center", ncols=3, handletextpad=0.3)
         _name_front(figure, axes, table[order], [texts[i] for i in order.tolist()])
@@ -126,8 +125,7 @@ def history(
         whole_numbers(axes, 12)
         axes.margins(y=0.1)
         if unit_of(metric) == PERCENT:
-            percent_axis(axes)
-            within_shares(axes, [y])
+            percent_axis(axes, within=[y])
         axes.set(xlabel="trial", ylabel=heading(metric))
         figure.legend(loc="outside lower center", ncols=4, handletextpad=0.5)
     return figure

@@ -13,7 +13,7 @@ from pfl_ops.figures import canvas, style
 from pfl_ops.figures.bands import Band, Summary, repetitions, summaries
 from pfl_ops.figures.labels import LineEnd, end_labels
 from pfl_ops.figures.looks import Look, looks, shared_dashes
-from pfl_ops.figures.parts import as_percent, key_below, percent_axis, remark, whole_numbers, within_shares, wrapped
+from pfl_ops.figures.parts import as_percent, key_below, percent_axis, remark, whole_numbers, wrapped
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -136,13 +136,11 @@ def panel(
         figure, axes = canvas.framed(*size, left=0.56, right=0.12, top=0.1, bottom=0.44)
         _draw_lines(axes, found, looks(found, colours), most=6)
         if percent:
-            _as_shares(axes, [found])
+            _as_shares(axes, [found], max(3, int(size[1] * 2)))
         ticks = max(3, int(size[0] * 1.8))
         _place_ticks(axes, found, ticks)
         if limits:
             axes.set_ylim(*limits)
-        if percent:
-            percent_axis(axes, most=max(3, int(size[1] * 2)))
         axes.set_xlabel(xlabel)
     return figure
 
@@ -268,9 +266,8 @@ def _place_ticks(axes: Axes, series: Mapping[str, Summary], most: int = 8) -> No
         axes.locator_params(axis="x", nbins=most)
 
 
-def _as_shares(axes: Axes, several: Iterable[Mapping[str, Summary]]) -> None:
-    percent_axis(axes)
-    within_shares(axes, [one.mean for series in several for one in series.values()])
+def _as_shares(axes: Axes, several: Iterable[Mapping[str, Summary]], most: int = 6) -> None:
+    percent_axis(axes, most=most, within=[one.mean for series in several for one in series.values()])
 
 
 def _draw_target(axes: Axes, target: float | None) -> None:
