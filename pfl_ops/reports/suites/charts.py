@@ -34,14 +34,7 @@ def pictures(run: SuiteRun, exhibit: Exhibit, name: str) -> Iterator[Picture | T
     if not drawn:
         yield Text(f"{_sentence(title)} {_why(run, exhibit)}", "note")
         return
-    missing = _missing(run, exhibit)
-    named = "; ".join(missing) if len(missing) <= NAMED else f"{len(missing)} of its cells"
-    note = f" Not run: {named}." if missing else ""
-    if lost := _diverged(run, exhibit):
-        note += f" Without diverged repetitions: {', '.join(lost)}."
-    if never := _never(run, exhibit):
-        note += f" Without a mean, since a target was never reached: {', '.join(never)}."
-    note += _on_substitute(run, exhibit)
+    note = "".join(_notes(run, exhibit))
     for picture in drawn:
         yield replace(picture, caption=f"{_sentence(picture.caption or title)}{note}")
 
@@ -72,46 +65,45 @@ def _pictures(run: SuiteRun, exhibit: Exhibit, name: str) -> Iterator[Picture]:
             yield from _energy(run, exhibit, name)
 
 
-def _missing(run: SuiteRun, exhibit: Exhibit) -> list[str]:
-    """Names of the cells that a picture should show and does not."""
-    if isinstance(exhibit, Allocation | Energy):
-        return []
+def _notes(run: SuiteRun, exhibit: Exhibit) -> Iterator[str]:
+    """Sentences on the cells that a picture should show and does not, or not as it shows the others.
+
+    Those on substitute data are not named if all that were run are: the page says so first.
+    """
+    names = {} if isinstance(exhibit, Allocation) else _names(run, exhibit)
+    missing = [name for cell, name in names.items() if not run.outcomes.get(cell) and not run.lost(cell)]
+    if missing and not isinstance(exhibit, Energy):
+        yield f" Not run: {_few(missing)}."
+    if lost := [f"{name} ({run.lost(cell)})" for cell, name in names.items() if run.lost(cell)]:
+        yield f" Without diverged repetitions: {', '.join(lost)}."
+    if never := _never(run, exhibit):
+        yield f" Without a mean, since a target was never reached: {', '.join(never)}."
+    on_own = any(each for cell, each in run.outcomes.items() if cell not in run.stand_ins)
+    moved = [name for cell, name in names.items() if cell in run.stand_ins and run.outcomes.get(cell)]
+    if moved and on_own:
+        yield f" On substitute data: {_few(moved)}."
+
+
+def _names(run: SuiteRun, exhibit: Exhibit) -> dict[str, str]:
+    """The cells that a picture should show -> by which a caption names them."""
     cells = run.cells(getattr(exhibit, "cells", ""))
-    absent = [cell for cell in cells if not run.outcomes.get(cell.name) and not run.lost(cell.name)]
-    return [run.name(cell, run.varying(cells)) for cell in absent]
+    axes = run.varying(cells)
+    return {cell.name: run.name(cell, axes) for cell in cells}
 
 
-def _diverged(run: SuiteRun, exhibit: Exhibit) -> list[str]:
-    """Names of the cells that a picture shows without their diverged repetitions: "FLIU (1 of 3 diverged)"."""
-    if isinstance(exhibit, Allocation):
-        return []
-    cells = run.cells(getattr(exhibit, "cells", ""))
-    there = [cell for cell in cells if run.lost(cell.name)]
-    return [f"{run.name(cell, run.varying(cells))} ({run.lost(cell.name)})" for cell in there]
-
-
-def _on_substitute(run: SuiteRun, exhibit: Exhibit) -> str:
-    """The cells that a picture shows on substitute data, as a sentence; "": there are none, or all that were run are,
-    which the page says first."""
-    moved = {cell for cell in run.stand_ins if run.outcomes.get(cell)}
-    if isinstance(exhibit, Allocation) or moved == {cell for cell, each in run.outcomes.items() if each}:
-        return ""
-    cells = run.cells(getattr(exhibit, "cells", ""))
-    there = [run.name(cell, run.varying(cells)) for cell in cells if cell.name in moved]
-    named = "; ".join(there) if len(there) <= NAMED else f"{len(there)} of its cells"
-    return f" On substitute data: {named}." if there else ""
+def _few(names: Sequence[str]) -> str:
+    return "; ".join(names) if len(names) <= NAMED else f"{len(names)} of its cells"
 
 
 def _never(run: SuiteRun, exhibit: Exhibit) -> list[str]:
     """Names of the cells without a mean of rounds to a target: "FLIU (never in 1 of 3)"."""
     keys = [key for _, key in exhibit.keys] if isinstance(exhibit, Over) else []
     keys += [exhibit.key] if isinstance(exhibit, Bars) else []
-    cells = run.cells(getattr(exhibit, "cells", ""))
     found: dict[str, None] = {}
-    for cell, key in product(cells, keys):
+    for (cell, name), key in product(_names(run, exhibit).items(), keys):
         values = _as_tracked(run, cell, key)
         if never := sum(map(math.isinf, values)):
-            found[f"{run.name(cell, run.varying(cells))} (never in {never} of {len(values)})"] = None
+            found[f"{name} (never in {never} of {len(values)})"] = None
     return [*found]
 
 
@@ -231,7 +223,7 @@ def _over(run: SuiteRun, exhibit: Over, name: str) -> Iterator[Picture]:
         for cell in there:
             line = points.setdefault(run.name(cell, axes), {})
             for x, key in _places(run, cell, exhibit):
-                line[x] = _with_mean(_as_tracked(run, cell, key))
+                line[x] = _with_mean(_as_tracked(run, cell.name, key))
         series = {line: band for line, band in ((line, _stack(values)) for line, values in points.items()) if band}
         if series:
             draw = partial(
@@ -251,10 +243,10 @@ def _places(run: SuiteRun, cell: Cell, exhibit: Over) -> Sequence[tuple[float, s
     return [] if number is None else [(number, exhibit.keys[0][1])]
 
 
-def _as_tracked(run: SuiteRun, cell: Cell, key: str) -> list[float]:
+def _as_tracked(run: SuiteRun, cell: str, key: str) -> list[float]:
     """A number of each repetition, an accuracy as a share. Rows of a results file have it in the paper's unit."""
     unit = next((measure.unit for measure in run.suite.measures if measure.key == key), 1.0)
-    values = (one.value(key, run.suite.at, unit) for one in run.outcomes.get(cell.name, ()))
+    values = (one.value(key, run.suite.at, unit) for one in run.outcomes.get(cell, ()))
     is_round = TARGET_MARK in key  # the round in which a target is reached; the target is in the paper's unit
     return [value if is_round else value / unit for value in values if value is not None]
 
