@@ -17,7 +17,7 @@ import sysconfig
 import warnings
 from collections.abc import Collection, Iterator
 from functools import cache
-from importlib.machinery import SourceFileLoader
+from importlib.machinery import ModuleSpec, SourceFileLoader
 from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any, NamedTuple
@@ -129,30 +129,43 @@ def digest(name: str, stored: Collection[str] = ()) -> str | None:
         64 hexadecimal digits, of two that are `EQUAL` the former's; None where the module has no file with source (a
         notebook).
     """
-    file = _file(name)
-    if file is None:
-        return None
     found: dict[str, str] = {}
-    read: dict[str, _Code] = {}
-    waiting = [(name, file)]
-    while waiting:
-        module, path = waiting.pop()
+    read = _read_with(name)
+    if not read:
+        return None
+    for module, code in read.items():
         key = "" if module == name else module  # the name of a plug-in's module is made from its bytes
-        if key in found:
-            continue
-        read[module] = _read_as_loaded(module, path)
-        found[key] = read[module].digest
         others = (thing for thing in _names_of(module) if getattr(thing, "__module__", None) != module)
-        found[key] += "".join(sorted({text for thing in others if (text := earlier(thing, name))}))
-        for other in read[module].imported:
-            there = _file(other) if is_beside(other, name) else None
-            if there is not None:
-                waiting.append((other, there))
+        found[key] = code.digest + "".join(sorted({text for thing in others if (text := earlier(thing, name))}))
     stored = {*stored, *(attribute for code in read.values() for attribute in code.stored)}
     for module, code in read.items():
         found["" if module == name else module] += _other_constants(module, code, stored)
     taken = hashlib.sha256(repr(sorted(found.items())).encode()).hexdigest()
     return EQUAL.get(taken, taken)
+
+
+def _read_with(name: str) -> "dict[str, _Code]":
+    """Read a module and the modules beside it that it imports, directly or not; {}: it has no file with source."""
+    found: dict[str, _Code] = {}
+    waiting = [name]
+    while waiting:
+        module = waiting.pop()
+        path = _file(module) if module == name or is_beside(module, name) else None
+        if path is not None and module not in found:
+            found[module] = _read_as_loaded(module, path)
+            waiting += found[module].imported
+    return found
+
+
+def beside(name: str) -> Iterator[tuple[str, Path, bytes]]:
+    """Yield the user's modules that `digest` covers, but for plug-ins and scripts: name, file, and the source it read.
+
+    >>> list(beside("pfl_ops.algorithms.fedavg"))
+    []
+    """
+    for module, code in _read_with(name).items():
+        if not module.startswith((PLUGIN, "pfl_ops.", "__main__")) and (path := _file(module)):
+            yield module, path, code.source
 
 
 def is_beside(module: str, root: str) -> bool:
@@ -203,10 +216,12 @@ def _text(tree: ast.Module) -> str:
 class _Code(NamedTuple):
     """A module's file, and how far the module that was loaded differs from it.
 
-    digest: SHA-256 of its code. imported: names of modules. constants: name -> number or text, as literals that nothing
-    else in the file replaces. stored: names of attributes that it sets, of whatever object. tree: of a script.
+    source: of the file. digest: SHA-256 of its code. imported: names of modules. constants: name -> number or text, as
+    literals that nothing else in the file replaces. stored: names of attributes that it sets, of whatever object. tree:
+    of a script.
     """
 
+    source: bytes
     digest: str
     imported: tuple[str, ...] = ()
     constants: tuple[tuple[str, str], ...] = ()
@@ -345,8 +360,9 @@ def earlier(thing: object, root: str) -> str:
 
 
 def _read(module: str, path: Path) -> _Code:
-    """Read a module's file as it is now."""
-    source = path.read_bytes()
+    """Read a module's source as its loader has it, else its file as it is now."""
+    source = _packed(module)
+    source = path.read_bytes() if source is None else source
     try:
         tree = ast.parse(source)
         package = module if path.name == "__init__.py" else module.rpartition(".")[0]
@@ -356,10 +372,10 @@ def _read(module: str, path: Path) -> _Code:
         text = _text(tree).encode()
         other = "" if module.startswith("pfl_ops.") else _other_functions(module, source, path)
     except (SyntaxError, ValueError, RecursionError):  # no code of Python's, or nested too deep for this: its bytes
-        return _Code(hashlib.sha256(source).hexdigest())
+        return _Code(source, hashlib.sha256(source).hexdigest())
     digest = hashlib.sha256(text).hexdigest() + other
     script = tree if module == "__main__" else None
-    return _Code(digest, imported, tuple(_constants(tree)), stored_by(tree), script)
+    return _Code(source, digest, imported, tuple(_constants(tree)), stored_by(tree), script)
 
 
 def script() -> ast.Module | None:
@@ -432,13 +448,23 @@ def _file(module: str) -> Path | None:
 @cache
 def _source(module: str, loaded: str | None) -> Path | None:
     """See `_file`; loaded: the file of the module that is imported, None: it is not, or has none."""
-    found = loaded
-    if module not in sys.modules:
-        with contextlib.suppress(ImportError, ValueError, AttributeError):  # of a name in a module, too
-            spec = importlib.util.find_spec(module)
-            found = spec.origin if spec else None
+    spec = None if module in sys.modules else _spec(module)
+    found = spec.origin if spec else loaded
     path = Path(found) if found else None
-    return path if path is not None and path.suffix == ".py" and path.is_file() else None
+    return path if path and path.suffix == ".py" and (path.is_file() or _packed(module) is not None) else None
+
+
+def _spec(module: str) -> ModuleSpec | None:
+    """Find the origin of a module; None for what is no module."""
+    with contextlib.suppress(ImportError, ValueError, AttributeError):  # of a name in a module, too
+        return importlib.util.find_spec(module)
+    return None
+
+
+def _packed(module: str) -> bytes | None:
+    """The source of a module that another process has packed (`registry.load_packed`); None: it is in its file."""
+    source = getattr(getattr(_spec(module), "loader", None), "source", None)
+    return source if isinstance(source, bytes) else None
 
 
 def _write(node: ast.AST, depth: int, lines: list[str]) -> None:

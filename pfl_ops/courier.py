@@ -6,6 +6,7 @@ else comes from the run's checkpoint. See `tracking.spools.requests`.
 
 import json
 import os
+import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -13,8 +14,9 @@ from typing import TYPE_CHECKING
 
 from filelock import FileLock, Timeout
 
+from pfl_ops import files
 from pfl_ops.errors import PflOpsError, in_a_line
-from pfl_ops.system.child import lower_priority
+from pfl_ops.system import child
 from pfl_ops.tracking.home import TrackingTarget, WorkFolder
 from pfl_ops.tracking.spools import requests
 from pfl_ops.tracking.spools.requests import LOCK, LOG, OWNER, PROCESS, REQUEST, Request, RunEnd
@@ -32,9 +34,13 @@ def track(niceness: int, *folders: str) -> None:
     Args:
         niceness: how much the system prefers other processes, 0 to 19.
     """
-    lower_priority(niceness)
+    child.lower_priority(niceness)
     failed = False
     for folder in map(Path, folders):
+        if len(folders) > 1 and _has_modules(folder):  # those of another request may have their names
+            alone = child.lasting_command("pfl_ops.courier.track", 0, str(folder))
+            failed |= subprocess.run(alone, check=False).returncode != 0
+            continue
         lock = FileLock(folder / LOCK)
         try:
             lock.acquire(timeout=PROBE_SECONDS, poll_interval=0.01)  # `is_locked` takes it for a moment
@@ -59,6 +65,13 @@ def track(niceness: int, *folders: str) -> None:
     sys.exit(failed)
 
 
+def _has_modules(folder: Path) -> bool:
+    """True if a request has modules of the user that its plug-ins import."""
+    with suppress(PflOpsError):
+        return bool(requests.read(folder).modules)
+    return False
+
+
 def _track(folder: Path) -> None:
     """Track the run of one request.
 
@@ -77,15 +90,18 @@ def _track(folder: Path) -> None:
     from pfl_ops.data.store import cache_folder, pin
     from pfl_ops.federation.settings import Execution
     from pfl_ops.federation.state.checkpoint import FINISHED, Record
-    from pfl_ops.registry import load_packed, load_plugin
+    from pfl_ops.registry import PackedModules, load_packed, load_plugin
     from pfl_ops.tracking.runs.store import Store
 
+    sys.meta_path.insert(0, PackedModules(request.modules))
     load_packed([one for one in request.plugins if not isinstance(one, str)], cache_folder() / "plugins")
     for plugin in request.plugins:
         if isinstance(plugin, str):
             load_plugin(Path(plugin))
     if request.data is not None:
         pin(Path(request.data[0]), request.data[1])
+    for file, copy in requests.copies(folder, request):
+        files.pin(file, copy)
     experiment = Experiment.model_validate(request.experiment)
     home = WorkFolder.open(folder.parents[1])
     whole = home.checkpoints / request.digest / FINISHED

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from pfl_ops.errors import PflOpsError
 
+_copies: dict[Path, Path] = {}  # a file of the user's own -> the one that this process reads in its place
 _KERNEL = Path("/proc")  # the kernel says that root may write there, and then refuses
 
 
@@ -90,6 +91,16 @@ def alone_in(folder: Path | str) -> Iterator[None]:
                 with contextlib.suppress(OSError):
                     missing.rmdir()  # made for nothing; one that has entries stays
             raise
+
+
+def pin(path: Path, copy: Path) -> None:
+    """Read a copy in place of a file of the user's own, in this process: it may be edited or gone since."""
+    _copies[path] = copy
+
+
+def as_pinned(path: Path) -> Path:
+    """Return the copy that is read in place of a file; the path itself: there is none."""
+    return _copies.get(path, path)
 
 
 def file_digest(path: Path) -> str:

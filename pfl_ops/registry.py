@@ -259,6 +259,30 @@ def load_packed(packed: Iterable[Packed], folder: Path) -> None:
         load_plugin(path)
 
 
+def packed_modules() -> tuple[Packed, ...]:
+    """Return the modules of the user that those of registered things import: name, path, and the source as it was."""
+    roots = {
+        _origin(thing)[0] for table in _tables for name, thing in table._found.items() if name not in table.builtin
+    }
+    found = {name: (str(path), source) for root in roots for name, path, source in code_digest.beside(root)}
+    return tuple((name, path, source.decode("latin-1")) for name, (path, source) in found.items())
+
+
+class PackedModules:
+    """Imports what `packed_modules` packed, whatever has become of the files: an entry of `sys.meta_path`."""
+
+    def __init__(self, packed: Iterable[Packed]) -> None:
+        self.modules = {name: (Path(path), source.encode("latin-1")) for name, path, source in packed}
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> importlib.machinery.ModuleSpec | None:
+        if name not in self.modules:
+            return None
+        file, source = self.modules[name]
+        inside = [str(file.parent)] if file.name == "__init__.py" else None  # its modules
+        loader = _AsRead(name, file, source)
+        return importlib.util.spec_from_file_location(name, file, loader=loader, submodule_search_locations=inside)
+
+
 def _has(path: Path, digest: str) -> bool:
     return path.is_file() and file_digest(path) == digest
 

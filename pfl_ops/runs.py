@@ -20,6 +20,7 @@ from pfl_ops.config.arguments import checked
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.config.fields import Tree
 from pfl_ops.config.identity import fingerprint
+from pfl_ops.data import partition_files
 from pfl_ops.data.datasets import load
 from pfl_ops.databases import tables
 from pfl_ops.errors import PflOpsError
@@ -36,7 +37,7 @@ from pfl_ops.recording import (
     is_kept,
     run_tags,
 )
-from pfl_ops.registry import packed_plugins
+from pfl_ops.registry import packed_modules, packed_plugins
 from pfl_ops.results import Result
 from pfl_ops.run_on_disk import RunOnDisk
 from pfl_ops.tracking.descriptions.notes import experiment_name, title
@@ -351,8 +352,19 @@ def _requested(
         tags=dict(tags),
         rerun=rerun,
         plugins=packed_plugins(),
+        modules=packed_modules(),
+        files=_own_files(experiment.resolved),
     )
     return CourierRecorder(RequestedRun(home, request), short_address("experiment", request.group))
+
+
+def _own_files(settings: Tree) -> list[str]:
+    """Return the files of a recorded partition, and that of weights, as the settings of an experiment name them."""
+    partition, weights = settings["partition"], settings["model"]["weights"]
+    files = [Path(weights).expanduser()] if weights else []
+    if partition["kind"] == "file":
+        files += [partition_files.folder_of(partition["path"]) / name for name in partition_files.FILES]
+    return [str(file) for file in files]
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 import errno
 import fcntl
+import importlib
 import json
 import os
 import shutil
@@ -22,6 +23,7 @@ from filelock import FileLock
 
 from pfl_ops import courier, recording, registry, runs, tag_names
 from pfl_ops.config.experiment import Experiment
+from pfl_ops.data import partition_files
 from pfl_ops.errors import PflOpsError
 from pfl_ops.federation.execution import choose
 from pfl_ops.federation.loop.simulate import Simulation
@@ -393,7 +395,7 @@ def test_a_courier_says_which_process_it_is(home, monkeypatch):
     (folder,) = requests.pending(WorkFolder(home))
     found = []
     monkeypatch.setattr("pfl_ops.courier._track", lambda request: found.append((request / "process").read_text()))
-    monkeypatch.setattr("pfl_ops.courier.lower_priority", lambda niceness: None)
+    monkeypatch.setattr("pfl_ops.system.child.lower_priority", lambda niceness: None)
     with pytest.raises(SystemExit):
         courier.track(0, str(folder))
     assert found == [str(os.getpid())] and not folder.exists()
@@ -449,7 +451,64 @@ def test_a_plug_in_is_tracked_as_it_was_loaded(home, tmp_path, monkeypatch):
     assert only(home).status == "FINISHED" and requests.problems(WorkFolder(home)) == []
 
 
-def test_a_run_is_tracked_with_the_data_that_it_had(home, tmp_path, monkeypatch):
+@pytest.mark.parametrize("then", ["edited", "removed"])
+def test_modules_of_a_plug_in_are_tracked_as_they_were(home, tmp_path, monkeypatch, then):
+    """The courier imported what their files held by then: the run was in the checkpoints only, and stayed there. One
+    courier may track two runs that had other modules under the same names."""
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / f"own_parts_{then}").mkdir()
+    helper, inner = tmp_path / f"own_helper_{then}.py", tmp_path / f"own_parts_{then}" / "__init__.py"
+    inner.write_text("def half(x): return x / 2\n")
+    helper.write_text(f"def f(x):\n    import own_parts_{then} as parts\n    return parts.half(x)\n")
+    (tmp_path / "own.py").write_text(
+        PLUGIN.replace('"own"', f'"own_with_{then}"').replace(" super", f" own_helper_{then}.f(0.0) or super")
+        + f"\nimport own_helper_{then}"
+    )
+    registry.load_plugin(tmp_path / "own.py")
+    own = Experiment.of(f"own_with_{then}", dataset="digits", model="linear", clients=3, rounds=1)
+    with monkeypatch.context() as patch:
+        patch.setattr(requests, "start", lambda folders, **_: None)
+        results = [go(own, home)]
+        inner.write_text("def half(x): return x / 3\n")
+        importlib.reload(sys.modules[f"own_parts_{then}"])
+        results.append(go(own, home))
+    for file in (helper, inner):
+        if then == "edited":
+            file.write_text("raise ValueError")
+        else:
+            file.unlink()
+    with Store.open(home) as store:
+        found = {(run.tags["pfl_ops.experiment_hash"], run.status) for run in store.runs()}
+    assert found == {(result.hash, "FINISHED") for result in results} and len(found) == 2
+
+
+@pytest.mark.parametrize("then", ["edited", "removed"])
+def test_a_run_is_tracked_with_the_partition_and_weights_that_it_had(home, tmp_path, monkeypatch, then):
+    """A sweep that writes them anew before each run, in a temporary folder, say, lacked all runs but the last one."""
+    first = experiment().build()
+    partition = partition_files.write_partition(tmp_path / "partition", first.clients.recorded)
+    files = [*partition.iterdir(), tmp_path / "start.pth"]
+    torch.save({"head.weight": torch.ones(10, 64), "head.bias": torch.zeros(10)}, files[-1])
+    own = experiment(
+        partition=f"file:{partition / 'partition.json'}", clients=None, **{"model.weights": str(files[-1])}
+    )
+    with monkeypatch.context() as patch:
+        patch.setattr(requests, "start", lambda folders, **_: None)
+        result = go(own, home)
+    for file in files:
+        if then == "edited":
+            file.write_text("[]")
+        else:
+            file.unlink()
+    run = only(home)
+    assert run.status == "FINISHED" and run.tags["pfl_ops.experiment_hash"] == result.hash
+    assert run.params["partition.path"] == str(partition / "partition.json")
+    with pytest.raises(PflOpsError, match=r"recorded partition|weights"):
+        own.digest()
+
+
+@pytest.mark.parametrize("then", ["edited", "removed"])
+def test_a_run_is_tracked_with_the_data_that_it_had(home, tmp_path, monkeypatch, then):
     """As a loop that writes its data into one file, runs, and writes them again."""
     monkeypatch.setenv("PFL_OPS_CACHE", str(tmp_path / "cache"))
     file, draws = tmp_path / "mine.npz", np.random.default_rng(0)
@@ -465,45 +524,35 @@ def test_a_run_is_tracked_with_the_data_that_it_had(home, tmp_path, monkeypatch)
     with monkeypatch.context() as patch:
         patch.setattr(requests, "start", lambda folders, **_: None)
         result = go(own, home)
-    write()
-    assert own.digest() != result.hash
+    if then == "edited":
+        write()
+        assert own.digest() != result.hash
+    else:
+        file.unlink()
     run = only(home)
     assert run.status == "FINISHED" and run.tags["pfl_ops.experiment_hash"] == result.hash
 
 
 def test_a_request_that_fails_stays_with_its_reason(home, tmp_path, caplog, monkeypatch):
-    """The method's helper is not what was run: nothing is computed under the old name. Once it is back, the run is
-    tracked. Another request is not kept waiting."""
-    from pfl_ops.registry import load_plugin
-
-    monkeypatch.syspath_prepend(tmp_path)
-    file, started = tmp_path / "own_helper_of_a_courier.py", []
-    helper = PLUGIN.replace('@register("own")', "")
-    file.write_text(helper)
-    (tmp_path / "own.py").write_text(
-        "import own_helper_of_a_courier as helper\nfrom pfl_ops.algorithms.base import register\n\n"
-        "@register('own')\nclass Own(helper.Own):\n    'Two.'\n"
-    )
-    load_plugin(tmp_path / "own.py")
+    """Its checkpoint was moved away: nothing is computed in the background. Once it is back, the run is tracked.
+    Another request is not kept waiting."""
     with monkeypatch.context() as patch:
-        patch.setattr(requests, "start", lambda folders, **_: started.append(folders))
-        own = Experiment.of("own", dataset="digits", model="linear", clients=3, rounds=1)
-        result = go(own, home)
-    file.write_text(helper.replace("return", "s = dict(s)\n        return"))
+        patch.setattr(requests, "start", lambda folders, **_: None)
+        result = go(Experiment.of("fedavg", dataset="digits", model="linear", clients=3, rounds=1), home)
+    (home / "checkpoints" / result.hash).rename(tmp_path / "away")
     go(experiment(), home)
     assert only(home).params["algorithm.name"] == "fliu"
     (line,) = requests.problems(WorkFolder(home))
-    assert (
-        line.startswith("run 'own clients=3 model=linear rounds=1 seed0' is not in MLflow yet: ")
-        and "changed since it was run" in line
+    assert line.startswith(
+        "run 'fedavg clients=3 model=linear rounds=1 seed0' is not in MLflow yet: its checkpoint was removed"
     )
     assert line in caplog.text
     (folder,) = requests.pending(WorkFolder(home))
     assert json.loads((folder / "request.json").read_text())["digest"] == result.hash
-    file.write_text(helper)
+    (tmp_path / "away").rename(home / "checkpoints" / result.hash)
     with Store.open(home) as store:
         assert {run.params["algorithm.name"]: run.status for run in store.runs()} == {
-            "fliu": "FINISHED", "own": "FINISHED",
+            "fliu": "FINISHED", "fedavg": "FINISHED",
         }  # fmt: skip
     assert requests.problems(WorkFolder(home)) == []
 

@@ -13,7 +13,7 @@ from pfl_ops.data.partition import PARTITIONS
 from pfl_ops.errors import PflOpsError
 from pfl_ops.federation.losses import LOSSES
 from pfl_ops.federation.settings import STAGES
-from pfl_ops.files import file_digest
+from pfl_ops.files import as_pinned, file_digest
 from pfl_ops.models import MODELS, ModelSection
 from pfl_ops.models.backbone import weights_file
 from pfl_ops.results_version import RESULTS_VERSION, SAMPLING_VERSION
@@ -192,6 +192,6 @@ def weights_digest(section: ModelSection) -> str | None:
     if path is None:
         return None
     try:
-        return file_digest(path)
+        return file_digest(as_pinned(path))
     except OSError as error:
         raise PflOpsError(f"model.weights: can't read {path}: {error.strerror}") from error

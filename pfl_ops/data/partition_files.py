@@ -21,9 +21,10 @@ from pfl_ops.data.by_client import ByClient
 from pfl_ops.data.npz import MAX_CLASSES
 from pfl_ops.data.partition import content_hash
 from pfl_ops.errors import PflOpsError, in_a_line
-from pfl_ops.files import alone_in, replacing, sync
+from pfl_ops.files import alone_in, as_pinned, replacing, sync
 
 FORMAT = 1
+FILES = "partition.json", "partition.parquet"
 MAX_SAMPLES = 2**27
 MAX_JSON = 2**28  # bytes: 100,000 clients with 1,000 classes
 SAMPLES_AT_ONCE = 1 << 20
@@ -165,18 +166,26 @@ def read_partition(path: Path | str) -> Recorded:
     >>> [rows.tolist() for rows in again.train], again.digest == five.digest
     ([[0, 2, 4], [1, 3]], True)
     """
-    folder = Path(path).expanduser()
-    if folder.suffix in (".json", ".parquet"):
-        folder = folder.parent
+    folder = folder_of(path)
     return _read(folder, _content(folder))
+
+
+def folder_of(path: Path | str) -> Path:
+    """Return the folder of a recorded partition that is named by it, or by one of its two files.
+
+    >>> folder_of("mine/partition.json") == folder_of("mine") == Path("mine")
+    True
+    """
+    folder = Path(path).expanduser()
+    return folder.parent if folder.suffix in (".json", ".parquet") else folder
 
 
 def _content(folder: Path) -> str:
     """Digest of both files; "" where one can't be read, as `_read` then says."""
     found = hashlib.sha256()
-    for name in ("partition.json", "partition.parquet"):
+    for name in FILES:
         try:
-            with (folder / name).open("rb") as file:
+            with as_pinned(folder / name).open("rb") as file:
                 found.update(hashlib.file_digest(file, "sha256").digest())
         except OSError:
             return ""
@@ -187,7 +196,7 @@ def _content(folder: Path) -> str:
 def _read(folder: Path, content: str) -> Recorded:
     about = _about(folder)
     try:
-        recorded = _checked(about, _table(folder / "partition.parquet"))
+        recorded = _checked(about, _table(as_pinned(folder / "partition.parquet")))
     except FileNotFoundError:
         raise PflOpsError(f"recorded partition {folder} has no partition.parquet") from None
     except Exception as error:  # pyarrow raises errors of a dozen kinds for damaged input
@@ -203,7 +212,7 @@ def _read(folder: Path, content: str) -> Recorded:
 
 def _about(folder: Path) -> dict[str, Any]:
     """The fields of `partition.json`; `counts` as an int64 array [K, L] where `_write_json` wrote them."""
-    file = folder / "partition.json"
+    file = as_pinned(folder / "partition.json")
     try:
         if file.stat().st_size > MAX_JSON:
             raise ValueError(f"it has {file.stat().st_size:,} bytes; at most {MAX_JSON:,} are read")

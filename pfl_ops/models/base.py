@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -9,6 +10,7 @@ from torch.func import functional_call, grad, stack_module_state, vmap
 
 from pfl_ops import rng
 from pfl_ops.errors import PflOpsError, ended_by_signal, in_a_line
+from pfl_ops.files import as_pinned
 from pfl_ops.models import MODELS, ModelSection, register, weights
 from pfl_ops.models.backbone import has_backbone
 
@@ -156,7 +158,7 @@ def build(section: ModelSection, shape: Shape, n_classes: int, seed: int) -> Net
     if not type(network).__module__.startswith("pfl_ops."):  # a user's
         _check_draws(network, _drawn(section, shape, n_classes, seed), name)
     if section.weights is not None and not has_backbone(section):
-        weights.start_from(network, section.weights, name)
+        weights.start_from(network, str(as_pinned(Path(section.weights).expanduser())), name)
     _check(network, example_of(shape), name)
     if network.head.out_features != n_classes:
         raise PflOpsError(

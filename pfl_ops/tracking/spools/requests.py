@@ -2,6 +2,7 @@
 
     <work folder>/requests/<name>/request.json   everything that tracking needs beside the run's checkpoint
                                   signature      of request.json, by the user's own key
+                                  files/         copies of the recorded partition and the weights file
                                   end.json       how the run ended, once it has
                                   owner          lock of the process that simulates
                                   courier        lock of the process that tracks
@@ -47,6 +48,7 @@ log = logging.getLogger("pfl_ops.tracking")
 COURIER = "PFL_OPS_COURIER"
 """Environment variable; "off": a command tracks its runs itself and ends when they are delivered."""
 REQUEST, SIGNATURE, END, OWNER, LOCK, LOG = "request.json", "signature", "end.json", "owner", "courier", "log"
+FILES = "files"
 PROCESS = "process"  # the number of the process that holds LOCK
 KEY = "requests.key"  # in the user's cache
 PATIENCE_SECONDS = 60.0
@@ -63,7 +65,8 @@ class Request:
     Attributes:
         experiment: every setting, nested. digest: its hash. data_dir: where its data are; None: not given.
         execution: how it is computed. data: the user's data file, and the digest of its content then. plugins: their
-            files as they were loaded. Both may be edited since.
+            files as they were loaded; modules: what these import. files: of a recorded partition, and of weights, whose
+            copies are in the request's folder. All of these may be edited since.
         group: name of its MLflow experiment. name: of the run. params, tags: of the run.
         rerun: see `Store.run`. folder: working folder of the command. variables: environment variables.
     """
@@ -79,6 +82,8 @@ class Request:
     rerun: str = ""
     data: tuple[str, str] | None = None
     plugins: Sequence[Packed | str] = ()  # a path: in the request of an earlier version
+    modules: Sequence[Packed] = ()
+    files: Sequence[str] = ()
     folder: str = field(default_factory=os.getcwd)
     variables: dict[str, str] = field(default_factory=lambda: {v: os.environ[v] for v in VARIABLES if v in os.environ})
 
@@ -124,6 +129,9 @@ class RequestedRun:
         self.folder, draft = home.requests / name, home.requests / f".{name}"
         try:
             draft.mkdir(parents=True)
+            for path, copy in copies(draft, request):
+                copy.parent.mkdir(exist_ok=True)
+                shutil.copyfile(path, copy)
             text = json.dumps(asdict(request))
             (draft / SIGNATURE).write_text(_signature(text))
             write_whole(draft / REQUEST, text)
@@ -222,6 +230,11 @@ def _signature(text: str) -> str:
                     draft.write_bytes(secrets.token_bytes(32))
             key = file.read_bytes()
     return hmac.new(key, text.encode(), hashlib.sha256).hexdigest()
+
+
+def copies(folder: Path, request: Request) -> list[tuple[Path, Path]]:
+    """Return the files of a request and where, in its folder, their copies are."""
+    return [(Path(file), folder / FILES / f"{n}-{Path(file).name}") for n, file in enumerate(request.files)]
 
 
 def read_end(folder: Path) -> RunEnd:
