@@ -139,7 +139,8 @@ def digest(name: str, stored: Collection[str] = ()) -> str | None:
         found[key] = code.digest + "".join(sorted({text for thing in others if (text := earlier(thing, name))}))
     stored = {*stored, *(attribute for code in read.values() for attribute in code.stored)}
     for module, code in read.items():
-        found["" if module == name else module] += _other_constants(module, code, stored)
+        other = [(constant, now) for constant, now, _ in _other_constants(module, code, stored)]
+        found["" if module == name else module] += hashlib.sha256(repr(other).encode()).hexdigest() if other else ""
     taken = hashlib.sha256(repr(sorted(found.items())).encode()).hexdigest()
     return EQUAL.get(taken, taken)
 
@@ -246,19 +247,32 @@ def _read_as_loaded(module: str, path: Path) -> _Code:
     return known[2]
 
 
-def _other_constants(module: str, code: _Code, stored: Collection[str]) -> str:
-    """Return SHA-256 of the constants of a module that have another value than its file says; "": none has.
+def _other_constants(module: str, code: _Code, stored: Collection[str]) -> list[tuple[str, str, str]]:
+    """Return (name, value, value in the file) of the constants of a module that have another value than its file says.
 
     Another module, or a notebook, has set them, or the file was edited after it had been loaded. Left out are names of
     attributes that some file sets (`stored`): their values may change while a run goes on.
     """
     there = sys.modules.get(module)
     if there is None or module == "__main__":  # of a script: `notebook.values`
-        return ""
+        return []
     now = {name: vars(there).get(name) for name, _ in code.constants if name not in stored and hasattr(there, name)}
     plain = {name: repr(value) for name, value in now.items() if isinstance(value, PLAIN)}
-    other = [(name, plain[name]) for name, text in code.constants if plain.get(name, text) != text]
-    return hashlib.sha256(repr(other).encode()).hexdigest() if other else ""
+    return [(name, plain[name], text) for name, text in code.constants if plain.get(name, text) != text]
+
+
+def set_elsewhere(name: str, beside_it: Collection[str]) -> Iterator[tuple[str, Path, str, str]]:
+    """Yield (name, file, value now, value in the file) of constants that enter a module's digest as another value.
+
+    Args:
+        name: the module's. beside_it: modules whose code may set them: other processes import these too.
+    """
+    roots = {root: _read_with(root) for root in (name, *beside_it)}
+    stored = {attribute for read in roots.values() for code in read.values() for attribute in code.stored}
+    for module, code in roots[name].items():
+        for constant, now, text in _other_constants(module, code, stored):
+            if path := _file(module):
+                yield constant, path, now, text
 
 
 def _other_functions(module: str, source: bytes, path: Path) -> str:

@@ -115,10 +115,18 @@ class Registry(Generic[T]):
         """Check that other processes know `name`: it is the package's own, an installed package's, or a plug-in's.
 
         Raises:
-            PflOpsError: a notebook, or the script that runs, defines it.
+            PflOpsError: a notebook, or the script that runs, defines it, or has set a value of a module that it uses.
         """
         module = _origin(self.get(name))[0]
-        if name in self.builtin or self._offered(name) or (_plugins and module != notebook.MAIN):
+        if name in self.builtin:
+            return
+        if self._offered(name) or (_plugins and module != notebook.MAIN):
+            for constant, file, now, text in code_digest.set_elsewhere(module, [PLUGIN + one[:12] for one in _plugins]):
+                raise PflOpsError(
+                    f"the {self.kind} '{name}' uses {constant} of {echo(file, LONGEST_PATH)}, which was set to "
+                    f"{echo(now)} from outside, or edited since it was loaded; other processes read {echo(text)} in "
+                    f"that file: write the value there, or make it an option of the {self.kind}"
+                )
             return
         where = "this notebook or script" if module == notebook.MAIN else f"the module {module}"
         raise PflOpsError(

@@ -19,7 +19,7 @@ from pfl_ops import tag_names
 from pfl_ops.config.arguments import checked
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.config.fields import Tree
-from pfl_ops.config.identity import fingerprint
+from pfl_ops.config.identity import check_shared, fingerprint
 from pfl_ops.data import partition_files
 from pfl_ops.data.datasets import load
 from pfl_ops.databases import tables
@@ -195,7 +195,7 @@ def run(
         computed: for callers that have just computed the run elsewhere: what is there is no earlier result.
         wait: return once the run is tracked. False: return once it is on disk; a process of its own tracks it into the
             work folder's database meanwhile, and `Store.open` waits for that. `run_id` is then None. With another
-            target, or `PFL_OPS_COURIER=off`, this waits all the same.
+            target, `PFL_OPS_COURIER=off`, or code that a script or notebook defines, this waits all the same.
     Raises:
         Diverged: a loss or parameter was not finite; earlier rounds are kept, the tracked run is FAILED.
         PflOpsError: several repetitions, data missing, impossible settings, or the same run is going on in another
@@ -223,7 +223,7 @@ def run(
     digest = fingerprint(tree)
     new = store is None and not WorkFolder.at(home).root.exists()
     place = store.home if store else WorkFolder.open(home)
-    apart = not wait and store is None and requests.is_possible(place, tracking_uri)
+    apart = not wait and store is None and requests.is_possible(place, tracking_uri) and _is_shared(experiment)
     folder = place.checkpoints / digest
     if not computed:
         requests.settle(place, digest)
@@ -356,6 +356,14 @@ def _requested(
         files=_own_files(experiment.resolved),
     )
     return CourierRecorder(RequestedRun(home, request), short_address("experiment", request.group))
+
+
+def _is_shared(experiment: Experiment) -> bool:
+    """True if a courier can import the code of an experiment, with the values that it has here."""
+    with suppress(PflOpsError):
+        check_shared(experiment)
+        return True
+    return False
 
 
 def _own_files(settings: Tree) -> list[str]:

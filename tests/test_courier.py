@@ -22,6 +22,7 @@ import torch
 from filelock import FileLock
 
 from pfl_ops import courier, recording, registry, runs, tag_names
+from pfl_ops.algorithms import ALGORITHMS
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.data import partition_files
 from pfl_ops.errors import PflOpsError
@@ -480,6 +481,23 @@ def test_modules_of_a_plug_in_are_tracked_as_they_were(home, tmp_path, monkeypat
     with Store.open(home) as store:
         found = {(run.tags["pfl_ops.experiment_hash"], run.status) for run in store.runs()}
     assert found == {(result.hash, "FINISHED") for result in results} and len(found) == 2
+
+
+@pytest.mark.parametrize("own", ["a value from outside", "no plug-in"])
+def test_code_that_a_courier_can_not_import_is_tracked_by_the_process_itself(home, tmp_path, monkeypatch, own):
+    """The courier refused the run, which was in the checkpoints only, and so did each command after it."""
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(ALGORITHMS, "_found", {})
+    (tmp_path / "own_value.py").write_text("K = 1\n")
+    (tmp_path / "own_code.py").write_text(f"import own_value\n{PLUGIN.replace('own', 'own_code')}")
+    if own == "no plug-in":
+        importlib.import_module("own_code")
+    else:
+        registry.load_plugin(tmp_path / "own_code.py")
+        monkeypatch.setattr(sys.modules["own_value"], "K", 2)
+    monkeypatch.setattr(requests, "start", pytest.fail)
+    go(Experiment.of("own_code", dataset="digits", model="linear", clients=3, rounds=1), home)
+    assert only(home).status == "FINISHED"
 
 
 @pytest.mark.parametrize("then", ["edited", "removed"])

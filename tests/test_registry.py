@@ -4,6 +4,7 @@ import hashlib
 import importlib
 import inspect
 import os
+import re
 import sys
 from importlib.metadata import EntryPoint
 from pathlib import Path
@@ -15,6 +16,8 @@ import pytest
 import pfl_ops
 from pfl_ops import code_digest, recording, registry
 from pfl_ops.algorithms import ALGORITHMS
+from pfl_ops.config.experiment import Experiment
+from pfl_ops.config.identity import check_shared
 from pfl_ops.data.partition import PARTITIONS
 from pfl_ops.errors import PflOpsError
 from pfl_ops.federation.losses import LOSSES
@@ -162,6 +165,32 @@ def test_a_helper_that_is_edited_after_a_plug_in_was_loaded_counts_as_it_was(
         helper.write_text(now)
         digests.append(PARTITIONS.digest("edited_later"))
     assert digests[0] == digests[1]
+
+
+def test_a_value_of_a_helper_that_a_script_has_set_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each trial failed with a line on versions, partitions, weights and edits. What a plug-in sets, trials have."""
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(registry, "_plugins", {})
+    (tmp_path / "own_numbers.py").write_text("K = 0.5\nL = 1\n")
+    file, other = tmp_path / "with_numbers.py", tmp_path / "sets_numbers.py"
+    file.write_text(
+        "import own_numbers\nfrom pfl_ops import register\n"
+        "@register('with_numbers')\ndef split(labels, n_clients, *, rng): return own_numbers.K\n"
+    )
+    other.write_text("import own_numbers\nown_numbers.L = 2\n")
+    load_plugin(file)
+    load_plugin(other)
+    PARTITIONS.check_shared("with_numbers")
+    sys.modules["own_numbers"].K = 3
+    line = (
+        f"the partition 'with_numbers' uses K of {tmp_path / 'own_numbers.py'}, which was set to 3 from outside, or "
+        "edited since it was loaded; other processes read 0.5 in that file: write the value there, or make it an "
+        "option of the partition"
+    )
+    with pytest.raises(PflOpsError, match=f"^{re.escape(line)}$"):
+        PARTITIONS.check_shared("with_numbers")
+    with pytest.raises(PflOpsError, match=r"^the partition 'with_numbers' uses K of "):
+        check_shared(Experiment.of("fedavg", partition="with_numbers"))
 
 
 def test_a_helper_that_came_later_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -171,6 +171,18 @@ def fingerprint(identity: Tree, without: Collection[str] = ()) -> str:
     return hashlib.sha256(canonical(identity, without).encode()).hexdigest()
 
 
+def check_shared(experiment: "Experiment") -> None:
+    """Check that other processes know the method, partition, network and loss of an experiment.
+
+    Raises:
+        PflOpsError: a notebook, or the script that runs, defines one of them, or has set a value that it uses.
+    """
+    ALGORITHMS.check_shared(experiment.algorithm.name)
+    PARTITIONS.check_shared(experiment.partition.kind)
+    MODELS.check_shared(experiment.model.name)
+    LOSSES.check_shared(experiment.training.loss)
+
+
 def check_planned(name: str, digest: str, planned: str) -> None:
     """Refuse a run whose digest is not that of the beginning of the command: it would stand beside those of other data.
 

@@ -5,9 +5,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Self, TypeAlias
 
 from pfl_ops.config.experiment import Experiment
-from pfl_ops.config.identity import check_planned, fingerprint
+from pfl_ops.config.identity import check_planned, check_shared, fingerprint
 from pfl_ops.federation.settings import Execution
-from pfl_ops.jobs.plugins import check_shared
 from pfl_ops.jobs.resources import ResourceShare
 from pfl_ops.registry import Packed, packed_plugins
 

@@ -11,10 +11,9 @@ from optuna.study import get_all_study_names
 
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.config.fields import show
-from pfl_ops.config.identity import CODE, code_line, differing_code
+from pfl_ops.config.identity import CODE, check_shared, code_line, differing_code
 from pfl_ops.errors import PflOpsError, check_name
 from pfl_ops.federation.settings import Execution
-from pfl_ops.jobs.plugins import check_shared
 from pfl_ops.redaction import redact_address
 from pfl_ops.registry import plugins
 from pfl_ops.section import SEED_OFFSET, check_last_seed
