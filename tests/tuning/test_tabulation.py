@@ -37,8 +37,8 @@ SPACE = "algorithm.x: {float: [0, 1]}\nfirst: [{algorithm.x: 0.5}]"
 CPU = Execution(device="cpu", way="loop", workers=1, threads=1)
 
 
-def plan(configurations=2, seeds=2, environments=("path", "iid"), **settings):
-    one = Settings.of(toy(2, **settings), spaces.parse(SPACE), environments=environments)
+def plan(configurations=2, seeds=2, environments=("path", "iid"), metric=None, **settings):
+    one = Settings.of(toy(2, **settings), spaces.parse(SPACE), metric=metric, environments=environments)
     return TablePlan.of([one], configurations, seeds)
 
 
@@ -405,6 +405,22 @@ def test_interrupted_table_goes_on_with_the_runs_that_are_missing(fake, tmp_path
     assert len(fake.ran) == 17 and fake.ran[4] == fake.ran[5] and len(set(fake.ran)) == 16
     assert told[0] == (5, 16) and told[-1] == (16, 16)
     assert len(TrialTable.read(file).frame) == 24 and not folder.exists()
+
+
+def test_interrupted_table_of_another_metric_gives_none_of_its_records(fake, tmp_path):
+    """Its runs had no score of clients with ten samples: "has no finite value" stood in the table of the mean, too."""
+    file = tmp_path / "t.parquet"
+    fake.stop_after = 5
+    with pytest.raises(TabulationInterrupted):
+        tabulate(plan(metric="val/L1/local/worst_min10"), file, execution=CPU)
+    with pytest.raises(TabulationInterrupted, match=r"stopped: 0 of 16 runs"):
+        tabulate(plan(), file, execution=CPU)
+    fake.stop_after = 8
+    with pytest.raises(TabulationInterrupted, match=r"stopped: 3 of 16 runs"):
+        tabulate(plan(), file, execution=CPU)
+    fake.stop_after = None
+    table = tabulate(plan(), file, execution=CPU)
+    assert len(fake.ran) == 5 + 16 and not table.frame["error"].any() and table.frame["val/L1/acc"].notna().all()
 
 
 def test_runs_come_in_batches_and_each_is_run_once(fake, tmp_path, monkeypatch):

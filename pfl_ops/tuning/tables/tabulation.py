@@ -89,9 +89,10 @@ class Tabulation:
             PflOpsError: the file holds runs that the plan lacks, or is no table.
         """
         kept = self._kept(set(self.hashes.values())) if self.path.exists() else {}
-        kept |= _journal(self.folder / JOURNAL)
         hashes = self.hashes.items()
-        self.finished = {run: kept[digest] for run, digest in hashes if _has(kept.get(digest), run.metric)}
+        known = {(digest, ""): record for digest, record in kept.items()} | _journal(self.folder / JOURNAL)
+        found = {run: known.get((digest, run.metric)) or known.get((digest, "")) for run, digest in hashes}
+        self.finished = {run: record for run, record in found.items() if record and _has(record, run.metric)}
         return [(run, digest) for run, digest in hashes if run not in self.finished]
 
     def _kept(self, hashes: set[str]) -> dict[str, RunRecord]:
@@ -207,7 +208,7 @@ class _Source:
         if stages is not None and not found.error and MEAN_OVER_CLIENTS.fullmatch(run.metric):
             clients = runs.kept_clients(run.experiment, home=call.folder, data_dir=call.data_dir, stages=stages)
             found = replace(found, groups=by_group(clients, run.metric))
-        self.journal.write(json.dumps(asdict(found)) + "\n")
+        self.journal.write(json.dumps({**asdict(found), "metric": run.metric}) + "\n")
         self.journal.flush()
         os.fsync(self.journal.fileno())
         call.finished[run] = found
@@ -260,18 +261,23 @@ def record_of(
     return RunRecord(digest, tuple(rounds), error)
 
 
-def _has(record: RunRecord | None, metric: str) -> bool:
+def _has(record: RunRecord, metric: str) -> bool:
     """True if a record is the whole run, as far as a metric is concerned."""
-    return record is not None and bool(record.error or (record.rounds and metric in record.rounds[-1]))
+    return bool(record.error or (record.rounds and metric in record.rounds[-1]))
 
 
-def _journal(path: Path) -> dict[str, RunRecord]:
-    """The finished runs in a work folder, by hash; a line that a kill left unfinished is left out."""
-    found: dict[str, RunRecord] = {}
+def _journal(path: Path) -> dict[tuple[str, str], RunRecord]:
+    """The finished runs in a work folder, by hash and metric; a line that a kill left unfinished is left out.
+
+    An interrupted call with another metric has other rounds, other groups, and errors of its own. Lines of earlier
+    versions have no metric.
+    """
+    found: dict[tuple[str, str], RunRecord] = {}
     for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
         try:
             one = json.loads(line)
-            found[one["hash"]] = RunRecord(one["hash"], tuple(one["rounds"]), one["error"], one.get("groups", {}))
+            record = RunRecord(one["hash"], tuple(one["rounds"]), one["error"], one.get("groups", {}))
+            found[record.hash, one.get("metric", "")] = record
         except (ValueError, KeyError, TypeError):
             continue
     return found
