@@ -7,7 +7,7 @@ parameters into a section, so that a partition or a network states each option o
 import inspect
 import json
 import typing
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, create_model
@@ -42,18 +42,43 @@ class Section(BaseModel):
 
     @classmethod
     def __pydantic_init_subclass__(cls, **_: Any) -> None:
-        """Refuse a field that `plain_values` would leave out: runs with all its values would have one hash."""
-        for name, field in cls.model_fields.items():
-            if field.exclude or getattr(field, "exclude_if", None):  # of pydantic 2.12 and later
-                raise PflOpsError(
-                    f"{cls.__name__}.{name} must have neither exclude nor exclude_if: a run's hash has each setting"
-                )
+        """Refuse a field that `plain_values` would leave out; that does so if a field's class is defined later."""
+        if cls.__pydantic_complete__:
+            _check_whole(cls)
 
     def __setattr__(self, name: str, value: Any) -> None:
         raise PflOpsError(
             f"'{name}' is not changed in place; experiment.override({{PATH: value}}) returns another experiment, as in "
             "override({'training.lr': 0.1})"
         )
+
+
+def _check_whole(section: type[Section]) -> None:
+    """Refuse a field that `plain_values` would leave out: runs with all its values would have one hash.
+
+    Raises:
+        PflOpsError: the section, or a model in a field of it, has such a field.
+    """
+    for name in _left_out(section.__pydantic_core_schema__, section.__name__, ""):
+        raise PflOpsError(f"{name} must have neither exclude nor exclude_if: a run's hash has each setting")
+
+
+def _left_out(schema: Any, owner: str, name: str) -> Iterator[str]:
+    """Yield the fields of a section, and of the models in its fields, that have no place in their plain values.
+
+    Args:
+        schema: pydantic's, or a part of it. owner, name: the class and the field to which the part belongs.
+    """
+    if isinstance(schema, Mapping):
+        owner = getattr(schema.get("cls"), "__name__", owner)
+        if schema.get("serialization_exclude") or schema.get("serialization_exclude_if"):
+            yield f"{owner}.{schema.get('name', name)}"
+        for key, part in schema.items():
+            if key not in ("metadata", "default"):
+                yield from _left_out(part, owner, key)
+    elif isinstance(schema, list):
+        for part in schema:
+            yield from _left_out(part, owner, name)
 
 
 def plain_values(section: Section) -> dict[str, Any]:
@@ -66,6 +91,9 @@ def plain_values(section: Section) -> dict[str, Any]:
     >>> plain_values(Parts(of=["b", "c", "a"]))
     {'of': ['a', 'b', 'c']}
     """
+    for part in (section, *vars(section).values()):
+        if isinstance(part, Section):
+            _check_whole(type(part))
     tree: dict[str, Any] = _sorted_sets(section.model_dump(mode="json"), section.model_dump())
     return tree
 

@@ -1,5 +1,6 @@
 """The identity of a run: what moves it, and what must not."""
 
+import dataclasses
 import inspect
 import itertools
 import json
@@ -11,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 import pytest
-from pydantic import Field, create_model
+from pydantic import BaseModel, Field, SerializeAsAny, create_model
 from pydantic.fields import FieldInfo
 
 from pfl_ops import register as register_any
@@ -26,7 +27,7 @@ from pfl_ops.federation.losses import LOSSES
 from pfl_ops.federation.settings import Execution
 from pfl_ops.registry import load_plugin
 from pfl_ops.results_version import RESULTS_VERSION, SAMPLING_VERSION
-from pfl_ops.section import Section
+from pfl_ops.section import Section, plain_values
 
 
 class Held(Section):
@@ -384,6 +385,37 @@ def test_rules_for_texts_and_many_classes() -> None:
         many = Experiment.of("fedavg", dataset="cifar100", **given)
         drawn = "sampling" in identity(many, data=unread(many.data))["code"]
         assert drawn == ((final, subset) != ("all", None))
+
+
+class Later(BaseModel):
+    strength: float = Field(2.0, exclude=True)
+
+
+@dataclasses.dataclass
+class Parts:
+    strength: float = Field(2.0, exclude=True)
+
+
+@pytest.mark.parametrize("kind", [Later, list[Later], Later | None, dict[str, Parts]])
+def test_fields_of_models_in_options_that_a_hash_would_lack_are_refused(kind: Any) -> None:
+    """Two options that differ in such a field alone had one hash."""
+    with pytest.raises(PflOpsError, match=r"^(Later|Parts)\.strength must have neither exclude nor exclude_if"):
+        type("Options", (Section,), {"__annotations__": {"of": kind}})
+
+
+def test_an_excluded_field_of_a_class_that_is_defined_later_is_refused_too() -> None:
+    class Options(Section):
+        of: "Soon"
+
+    class Soon(BaseModel):
+        strength: float = Field(2.0, exclude=True)
+
+    class Whole(Section):
+        method: SerializeAsAny[Section]
+
+    Options.model_rebuild()
+    with pytest.raises(PflOpsError, match=r"^Soon\.strength must have neither exclude nor exclude_if"):
+        plain_values(Whole(method=Options(of=Soon())))
 
 
 @pytest.mark.skipif("exclude_if" not in FieldInfo.__slots__, reason="pydantic before 2.12 has no exclude_if")
