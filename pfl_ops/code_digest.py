@@ -15,7 +15,7 @@ import operator
 import sys
 import sysconfig
 import warnings
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from functools import cache
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from pathlib import Path
@@ -257,7 +257,7 @@ def _other_constants(module: str, code: _Code, stored: Collection[str]) -> list[
     if there is None or module == "__main__":  # of a script: `notebook.values`
         return []
     now = {name: vars(there).get(name) for name, _ in code.constants if name not in stored and hasattr(there, name)}
-    plain = {name: repr(value) for name, value in now.items() if isinstance(value, PLAIN)}
+    plain = {name: written(value) for name, value in now.items() if isinstance(value, PLAIN)}
     return [(name, plain[name], text) for name, text in code.constants if plain.get(name, text) != text]
 
 
@@ -273,6 +273,19 @@ def set_elsewhere(name: str, beside_it: Collection[str]) -> Iterator[tuple[str, 
         for constant, now, text in _other_constants(module, code, stored):
             if path := _file(module):
                 yield constant, path, now, text
+
+
+def written(value: Any) -> str:
+    """Return a value as Python writes it, and integers in it of more digits than it writes (4,300) in base 16.
+
+    >>> written((1, "a")), len(written(10**5000))  # 5,000 · log 10 / log 16, rounded up, and 0x
+    ("(1, 'a')", 4155)
+    """
+    try:
+        return repr(value)
+    except ValueError:
+        parts = value.items() if isinstance(value, Mapping) else value
+        return hex(value) if isinstance(value, int) else repr([type(value).__name__, *map(written, parts)])
 
 
 def _other_functions(module: str, source: bytes, path: Path) -> str:

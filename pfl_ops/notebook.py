@@ -16,6 +16,7 @@ from types import BuiltinFunctionType, CodeType, FunctionType, MemberDescriptorT
 from typing import Any, TypeAlias, TypeVar
 
 from pfl_ops import code_digest
+from pfl_ops.code_digest import written
 
 MAIN = "__main__"
 SCRIPT = (MAIN, "__mp_main__")
@@ -98,13 +99,13 @@ def values(thing: Any) -> str:
             elif isinstance(value, Namespace | SimpleNamespace):
                 whole = isinstance(value, Namespace)  # as argparse has read it, lists too
                 for part, one in vars(value).items():
-                    has_text = _is_plain(one) or (whole and " at 0x" not in repr(one))  # an address: of this process
+                    has_text = _is_plain(one) or (whole and " at 0x" not in written(one))  # an address: of this process
                     if part in used and f"{name}.{part}" not in own and has_text:
-                        found[f"{name}.{part}"] = repr(_in_order(one))
+                        found[f"{name}.{part}"] = written(_in_order(one))
             elif _is_plain(value) and not (name in said and _is_value_of(said[name], value)):
-                found[name] = repr(value)
+                found[name] = written(value)
         kept = _kept(definition, node)
-        found |= {f"{definition.__qualname__}.{name}": repr(value) for name, value in kept if _is_plain(value)}
+        found |= {f"{definition.__qualname__}.{name}": written(value) for name, value in kept if _is_plain(value)}
     return hashlib.sha256(repr(sorted(found.items())).encode()).hexdigest() if found else ""
 
 
@@ -138,7 +139,10 @@ def _read(definition: Any) -> tuple[set[Part], list[Any]] | None:
     node = _node(definition)
     if node is None:
         return None
-    found = {("definition", str(definition.__qualname__), code_digest.syntax(ast.unparse(node)))}
+    try:
+        found = {("definition", str(definition.__qualname__), code_digest.syntax(ast.unparse(node)))}
+    except ValueError:  # an integer in base 16, of more digits than Python writes
+        return None
     named: list[Any] = [  # set by another cell
         each for each in _functions(definition) if each.__module__ == MAIN and not _is_within(each, definition)
     ]

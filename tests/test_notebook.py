@@ -416,6 +416,18 @@ def test_values_that_the_text_of_a_script_says_do_not_count(script: Callable[...
         assert script(STATED + more) != code_digest.digest("__main__"), more
 
 
+def test_integers_of_more_digits_than_python_writes_count(
+    script: Callable[..., str], cells: Callable[..., Any]
+) -> None:
+    """They ended the run: "Exceeds the limit (4300 digits) for integer string conversion"."""
+    source = (
+        "import argparse\nE = int('5000')\nK = 10**E\nT = (K, 1)\nA = argparse.Namespace(n=[{'k': K}])\n"
+        "class Mine:\n    n = K\n    def f(self, x=K): return K, T, A.n, self.n\n"
+    )
+    assert script(source) == script(source) != script(source.replace("5000", "5001"))
+    assert notebook.digest(cells(DECO, CELL.replace("range(3)", f"range(0x{'F' * 5000})"))) is None
+
+
 def test_values_count_in_processes_that_a_script_starts(tmp_path: Path) -> None:
     """`multiprocessing` names the main module `__mp_main__` in them: runs with all values had one hash there."""
     script, found = tmp_path / "script.py", []
