@@ -106,8 +106,8 @@ def test_rows_on_the_device_give_the_same_and_stay_there(name: str) -> None:
     seen.to_host.pop("agreement.py:<dictcomp>")  # the comparison itself
     row = min(seen.to_host["simulate.py:_round"])
     assert {place for place, sizes in seen.to_host.items() if max(sizes) >= row} == {"simulate.py:_round"}
-    copies = {wait.kind for wait in seen.waits if wait.place.startswith(("rows.py", "matrix.py"))}
-    assert copies <= {"index of the host"}  # the clients' numbers
+    copies = {wait for wait in seen.waits if wait.place.startswith(("rows.py", "matrix.py"))}
+    assert copies <= {("to device", "matrix.py:read")}  # the clients' numbers
 
 
 def test_rows_on_the_device_come_back_from_a_checkpoint() -> None:

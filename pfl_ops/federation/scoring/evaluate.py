@@ -431,4 +431,4 @@ def _take(models: Models, rows: Tensor) -> Models:
     assert models.clients is not None
     there = rows.to(models.params.device)
     ctx = {name: value[rows.to(value.device)] for name, value in models.ctx.items()}
-    return Models(models.params[there], models.clients.cpu()[rows], ctx, models.predict)
+    return Models(models.params.index_select(0, there), models.clients.cpu()[rows], ctx, models.predict)

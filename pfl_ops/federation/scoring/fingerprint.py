@@ -1,6 +1,5 @@
 """Fingerprints of models, taken where the models are: of a row on a GPU 16 bytes reach the host, not the row."""
 
-import hashlib
 from collections.abc import Iterator, Sequence
 from functools import cache
 
@@ -16,7 +15,7 @@ BYTES_AT_ONCE = 64 << 20  # of products, or those of one row where these are mor
 INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 """Bytes of a number -> the integer of the same size."""
 
-Fingerprint = tuple[Predict | None, bytes | tuple[int, ...]]
+Fingerprint = tuple[Predict | None, int | tuple[int, ...]]
 """The function that answers (`predict`), and the digest of a client's rows.
 
 The function itself: its text would be that of the next function at the same address, and a tensor that it binds is
@@ -28,19 +27,19 @@ def fingerprints(models: Models) -> list[Fingerprint]:
     """Return what makes each model of a stage answer as it does, in few bytes: equal for equal models, bit for bit."""
     parts = [models.params, *(models.ctx[name] for name in sorted(models.ctx))]
     if all(part.device.type == "cpu" for part in parts):
-        return [(models.predict, digest) for digest in _sha256(parts)]
+        return [(models.predict, digest) for digest in _on_host(parts)]
     found = torch.cat([digests(part) for part in parts], dim=1).tolist()
     return [(models.predict, tuple(row)) for row in found]
 
 
-def _sha256(parts: Sequence[Tensor]) -> Iterator[bytes]:
-    """Digest of each row of all parts, for rows that are on the host: there four times as fast as `digests`."""
+def _on_host(parts: Sequence[Tensor]) -> Iterator[int]:
+    """Digest of each row of all parts, for rows that are on the host: Python's own of 64 bits, for this process alone.
+
+    It takes 0.4 of SHA-256's time on a processor that has instructions for the latter, and 0.1 of `digests`'.
+    """
     rows = [_bits(part).numpy() for part in parts]
     for i in range(len(rows[0])):
-        digest = hashlib.sha256()
-        for each in rows:
-            digest.update(each[i])
-        yield digest.digest()
+        yield hash(tuple(each[i].tobytes() for each in rows))
 
 
 def digests(rows: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ from pfl_ops.federation.misuse import MisuseError
 from pfl_ops.federation.scoring.evaluate import Scorer, Scores
 
 MODELS_AT_ONCE = 50  # models that a method is asked for at a time, at most
-BYTES_AT_ONCE = 64 << 20  # and of what size, where nothing is stacked
+BYTES_AT_ONCE = 16 << 20  # and of what size, where nothing is stacked: memory that the C library keeps for the next
 
 
 class RoundAt(Protocol):

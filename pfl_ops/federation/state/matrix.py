@@ -57,7 +57,7 @@ class InMemory:
             ) from error
 
     def read(self, clients: Tensor) -> Tensor:
-        return self._values[clients]
+        return self._values.index_select(0, clients.to(self.device))
 
     def read_into(self, client: int, row: Tensor) -> None:
         row.copy_(self._values[client])
