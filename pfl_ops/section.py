@@ -8,6 +8,7 @@ import inspect
 import json
 import typing
 from collections.abc import Callable, Collection, Iterator, Mapping
+from functools import cache
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, create_model
@@ -53,6 +54,7 @@ class Section(BaseModel):
         )
 
 
+@cache
 def _check_whole(section: type[Section]) -> None:
     """Refuse a field that `plain_values` would leave out: runs with all its values would have one hash.
 

@@ -32,7 +32,7 @@ def percent_axis(axes: Axes, which: str = "y", most: int = 6, within: Iterable[N
     """Shares as percents on the axis "x" or "y", with at most so many steps.
 
     Args:
-        within: the values drawn: where none of them is beyond 0 and 1, bands and margins do not stretch the axis beyond.
+        within: the values drawn: where all are in 0 to 1, bands and margins do not stretch the axis farther.
     """
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
