@@ -3,7 +3,7 @@
 import os
 import platform
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
@@ -126,40 +126,27 @@ class CaseReport:
         }
 
     def _row(self, row: BenchRow) -> dict[str, Any]:
-        label = row.label
         return {
-            "candidate": str(label),
-            "way": label.way,
-            "precision": label.precision,
-            "chunk": label.chunk,
-            "workers": label.workers,
-            "kernels": label.kernels,
-            "threads": self.threads[label],
+            "candidate": str(row.label),
+            **asdict(row.label),
+            "threads": self.threads[row.label],
             "chosen_by_auto": row.chosen,
             **{
-                figure: {
-                    "unit": UNITS[figure],
-                    **_plain(series),
-                    "over_plain": self.ratio(row, figure),
-                    "share_of_peak": self.share(row, figure),
-                }
+                figure: {"unit": UNITS[figure], **_plain(series), **self._beside(row, figure)}
                 for figure, series in row.figures.items()
             },
             "peak_memory_mib": row.memory_mib,
         }
+
+    def _beside(self, row: BenchRow, figure: Figure) -> dict[str, float | None]:
+        return {"over_plain": self.ratio(row, figure), "share_of_peak": self.share(row, figure)}
 
     def metrics(self) -> Iterator[tuple[str, float]]:
         """Names and values for MLflow: "cnn/b50/loop/float32/train/median", …"""
         for row in self.rows:
             at = f"{self.model}/b{self.batch}/{row.label.key}"
             for figure, series in row.figures.items():
-                values = {
-                    "median": series.median,
-                    "min": min(series.values),
-                    "max": max(series.values),
-                    "over_plain": self.ratio(row, figure),
-                    "share_of_peak": self.share(row, figure),
-                }
+                values = {**_extent(series), **self._beside(row, figure)}
                 yield from ((f"{at}/{figure}/{name}", v) for name, v in values.items() if v is not None)
             if row.memory_mib is not None:
                 yield f"{at}/peak_memory_mib", row.memory_mib
@@ -224,11 +211,8 @@ def case_report(case: Case, rows: list[BenchRow], **rest: Any) -> CaseReport:
 
 
 def _plain(series: Series) -> dict[str, Any]:
-    return {
-        "n": series.n,
-        "median": series.median,
-        "min": min(series.values),
-        "max": max(series.values),
-        "values": list(series.values),
-        "given_up": series.given_up,
-    }
+    return {"n": series.n, **_extent(series), "values": list(series.values), "given_up": series.given_up}
+
+
+def _extent(series: Series) -> dict[str, float]:
+    return {"median": series.median, "min": min(series.values), "max": max(series.values)}
