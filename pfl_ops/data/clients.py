@@ -226,16 +226,21 @@ def build_clients(
         counts=table,
         about={**about, "pooled": dataset.pooled},
     )
-    on_tests = tuple(
-        filter(
-            None,
-            (
-                copies_remark(dataset, split) if split == "test" else "",
-                *_remarks_on_tests(scheme, given, samples, None if dataset.pooled else tests, len(pools[1])),
-                _remark_on_unseen(dataset, table, pools[1], split),
-            ),
-        )
-    )
+    validated, copies = split == "validation", copies_remark(dataset, split)
+    on_tests = [
+        "" if validated else copies,
+        *_remarks_on_tests(scheme, given, samples, None if dataset.pooled else tests, len(pools[1])),
+        _remark_on_unseen(dataset, table, pools[1], split),
+    ]
+    remarks = [
+        *dataset_remarks(dataset),
+        LEAF_REMARK if _is_as_leaf(scheme, dataset) else "",
+        copies if validated else "",
+        *_remarks_on_clients(scheme, samples.client, owned),
+        *_remarks_on_unused(dataset, scheme, given, divided),
+        _remark_on_unvalidated(pools[1]) if validated else "",
+        *on_tests,
+    ]
     return Clients(
         train=pools[0],
         held=pools[1],
@@ -248,16 +253,8 @@ def build_clients(
         partition_digest=recorded.digest,
         table=table,
         recorded=recorded,
-        remarks=(
-            *dataset_remarks(dataset),
-            *([LEAF_REMARK] if _is_as_leaf(scheme, dataset) else []),
-            *([copies] if split == "validation" and (copies := copies_remark(dataset, split)) else []),
-            *_remarks_on_clients(scheme, samples.client, owned),
-            *_remarks_on_unused(dataset, scheme, given, divided),
-            *([unscored] if split == "validation" and (unscored := _remark_on_unvalidated(pools[1])) else []),
-            *on_tests,
-        ),
-        on_tests=on_tests,
+        remarks=tuple(filter(None, remarks)),
+        on_tests=tuple(filter(None, on_tests)),
     )
 
 
