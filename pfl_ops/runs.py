@@ -10,6 +10,7 @@ import shutil
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -209,7 +210,8 @@ def run(
     """
     import pandas as pd
 
-    from pfl_ops.display.progress import watching
+    from pfl_ops.display import live
+    from pfl_ops.display.progress import RunProgress
     from pfl_ops.tracking.runs import earlier
     from pfl_ops.tracking.spools import outbox, requests
 
@@ -249,12 +251,13 @@ def run(
 
             store = store or opened.enter_context(closing(Store.open(home, tracking_uri, offline=True)))
             recorder = _opened(experiment, tree, simulation, store, parent, name, tags, rerun, computed)
-        tell = opened.enter_context(watching(experiment, on_record, progress))
+        tell = opened.enter_context(live.watching(partial(RunProgress.of, experiment), on_record, progress))
         with _ending(recorder, simulation.read), closing(simulation):
             for record in simulation.run():
                 mark.unlink(missing_ok=True)  # the old checkpoints are gone
                 recorder.log(record)
-                tell(record)
+                if tell:
+                    tell(record)
             recorder.keep(experiment, simulation)
             if simulation.diverged:
                 raise simulation.diverged.again()  # another one: its traceback has the simulation

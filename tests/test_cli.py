@@ -1310,28 +1310,28 @@ def test_the_line_tells_the_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
     monkeypatch.setattr("pfl_ops.display.progress.time", SimpleNamespace(monotonic=lambda: now[0], time=lambda: 50.0))
     line = RunProgress("x", 10, "val")
-    line.record(SimpleNamespace(round=3, metrics={"val/G/local/mean": 0.5}, time=49_000))  # from a checkpoint: no rate
-    line.record(SimpleNamespace(round=4, metrics={}, time=51_000))
+    line(SimpleNamespace(round=3, metrics={"val/G/local/mean": 0.5}, time=49_000))  # from a checkpoint: no rate
+    line(SimpleNamespace(round=4, metrics={}, time=51_000))
     now[0] += 30
-    line.record(SimpleNamespace(round=6, metrics={"val/G/global/mean": 0.4}, time=81_000))
+    line(SimpleNamespace(round=6, metrics={"val/G/global/mean": 0.4}, time=81_000))
     assert line.text(6) == "round 6/10  Acc(L) 50.0 % (round 3)  Acc(G) 40.0 %  1 min 0 s left"
 
 
 def test_the_untrained_network_s_score_is_no_round_s() -> None:
     line = RunProgress("x", 10, "val")
-    line.record(SimpleNamespace(round=0, metrics={"val/G/local/mean": 0.1, "val/G/global/mean": 0.1}, time=0))
+    line(SimpleNamespace(round=0, metrics={"val/G/local/mean": 0.1, "val/G/global/mean": 0.1}, time=0))
     assert line.text(0) == "round 0/10  Acc(L) 10.0 %  Acc(G) 10.0 %"
-    line.record(SimpleNamespace(round=1, metrics={"val/G/local/mean": 0.5}, time=0))
+    line(SimpleNamespace(round=1, metrics={"val/G/local/mean": 0.5}, time=0))
     assert line.text(1) == "round 1/10  Acc(L) 50.0 %  Acc(G) –"
 
 
 def test_progress_line_has_the_scores_of_the_own_stage() -> None:
     """`fedavg_ft` is judged at L2, as in its result; L1 is the global model before fine-tuning."""
     line = RunProgress.of(Experiment.of("fedavg_ft", dataset="digits", model="linear", rounds=10))
-    line.record(SimpleNamespace(round=0, metrics={"test/L1/local/mean": 0.1, "test/L1/global/mean": 0.1}, time=0))
+    line(SimpleNamespace(round=0, metrics={"test/L1/local/mean": 0.1, "test/L1/global/mean": 0.1}, time=0))
     assert line.text(0) == "round 0/10  Acc(L) 10.0 %  Acc(G) 10.0 %"
     scores = {"test/L1/local/mean": 0.5, "test/L1/global/mean": 0.5, "test/L2/local/mean": 0.9}
-    line.record(SimpleNamespace(round=1, metrics=scores, time=0))
+    line(SimpleNamespace(round=1, metrics=scores, time=0))
     assert line.text(1) == "round 1/10  Acc(L) 90.0 %  Acc(G) –"
 
 

@@ -202,7 +202,7 @@ def _one_by_one(experiment: "Experiment", resume: bool, where: dict[str, Any]) -
                     runs.run(
                         one,
                         resume=resume,
-                        on_record=line.record,
+                        on_record=line,
                         on_estimate=None if results or diverged else tell,
                         wait=False,
                         **where,

@@ -3,9 +3,10 @@
 import io
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from importlib import import_module
-from typing import Self, TextIO, TypeAlias
+from typing import Self, TextIO, TypeAlias, TypeVar
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -18,6 +19,7 @@ PRE = (
     "font-family:ui-monospace,Menlo,Consolas,'DejaVu Sans Mono',monospace\">{code}</pre>"
 )
 
+T = TypeVar("T")
 Draw: TypeAlias = Callable[[], RenderableType]
 
 
@@ -148,6 +150,31 @@ class Drawing:
 
     def _draw(self) -> RenderableType:
         raise NotImplementedError
+
+
+@contextmanager
+def watching(
+    drawing: Callable[[], AbstractContextManager[Callable[[T], None]]],
+    told: Callable[[T], None] | None,
+    progress: bool | None,
+) -> Iterator[Callable[[T], None] | None]:
+    """Yield a function for what happens: it draws it, if progress is to be shown, and tells `told`; None: neither.
+
+    Args:
+        drawing: makes what is called with each thing that happens, within `with`. told: the caller's own function.
+        progress: see `is_shown`.
+    """
+    if not is_shown(progress, watched=told is not None):
+        yield told
+        return
+    with drawing() as shown:
+
+        def tell(what: T) -> None:
+            shown(what)
+            if told is not None:
+                told(what)
+
+        yield tell
 
 
 def say(console: Console, line: str) -> None:

@@ -2,8 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Self, TextIO
 
 from rich.console import Group, RenderableType
@@ -19,8 +18,6 @@ from pfl_ops.units import with_unit
 if TYPE_CHECKING:
     from pfl_ops.config.experiment import Experiment
     from pfl_ops.federation.state.checkpoint import Record
-
-    OnRecord = Callable[[Record], None]
 
 BAR = 12  # columns of the bar
 WAITS = "starts"  # of a run without a round
@@ -56,7 +53,7 @@ class RunProgress(live.Drawing):
         title, own_stage = f"{experiment.label} seed {experiment.seed}", experiment.algorithm.own_stage
         return cls(title, experiment.training.rounds, split, stream, own_stage)
 
-    def record(self, record: "Record") -> None:
+    def __call__(self, record: "Record") -> None:
         """Show a finished round. Records read back from a checkpoint are shown once, as the point where it goes on."""
         self.seen |= {key: (value, record.round) for key, value in record.metrics.items()}
         replayed = record.time / 1000 < self.began
@@ -118,28 +115,8 @@ class SeveralProgress(live.Drawing):
 
     def record(self, seed: int, record: "Record") -> None:
         """Show a finished round of one of them."""
-        self.runs[seed].record(record)
+        self.runs[seed](record)
 
     def _draw(self) -> RenderableType:
         begun = [run for run in self.runs.values() if run.now != WAITS]
         return Group(*(run._draw() for run in begun[-MOST_LINES:]))
-
-
-@contextmanager
-def watching(experiment: "Experiment", on_record: "OnRecord | None", progress: bool | None) -> "Iterator[OnRecord]":
-    """Yield a function for a run's records: it draws them, if progress is to be shown, and tells `on_record`.
-
-    Args:
-        progress: see `live.is_shown`.
-    """
-    if not live.is_shown(progress, watched=on_record is not None):
-        yield on_record or (lambda record: None)
-        return
-    with RunProgress.of(experiment) as shown:
-
-        def tell(record: "Record") -> None:
-            shown.record(record)
-            if on_record is not None:
-                on_record(record)
-
-        yield tell

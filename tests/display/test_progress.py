@@ -2,6 +2,7 @@
 
 import io
 import sys
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,7 +11,7 @@ from rich.console import Console
 
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.display import live
-from pfl_ops.display.progress import RunProgress, watching
+from pfl_ops.display.progress import RunProgress
 from pfl_ops.tuning import Event
 from pfl_ops.tuning.findings import show as shows
 
@@ -73,13 +74,14 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
 
 
 def go(progress: bool | None = None, on_record: Any = None) -> None:
-    with watching(EXPERIMENT, on_record, progress) as tell:
+    with live.watching(partial(RunProgress.of, EXPERIMENT), on_record, progress) as tell:
         for record in RECORDS:
-            tell(record)
+            if tell:
+                tell(record)
 
 
 def go_study(progress: bool | None = None, on_event: Any = None) -> None:
-    with shows.watching(on_event, progress) as tell:
+    with live.watching(shows.StudyProgress, on_event, progress) as tell:
         for event in (BEGIN, Event("packing", "mine", 3, text="packing: 2 trials at once")):
             if tell:
                 tell(event)
@@ -137,7 +139,7 @@ def test_notebook_progress_is_not_drawn_more_often_than_readable(
 
 def test_progress_ends_with_an_error(terminal: io.StringIO) -> None:
     """The cursor, which a live picture hides, is back."""
-    with pytest.raises(KeyboardInterrupt), watching(EXPERIMENT, None, None):
+    with pytest.raises(KeyboardInterrupt), live.watching(partial(RunProgress.of, EXPERIMENT), None, None):
         raise KeyboardInterrupt
     assert terminal.getvalue().rstrip().endswith("\x1b[?25h")
 
@@ -153,7 +155,7 @@ def test_the_bar_is_as_long_as_the_rounds_that_are_finished() -> None:
     shown = RunProgress.of(EXPERIMENT, io.StringIO())
     lengths = []
     for record in RECORDS:
-        shown.record(record)
+        shown(record)
         recorder = Console(file=io.StringIO(), record=True, width=100, color_system=None)
         recorder.print(shown._draw())
         lengths.append(recorder.export_text().count("━"))

@@ -24,6 +24,7 @@ from pfl_ops.comparison import Line
 from pfl_ops.config.arguments import checked
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.csv_text import to_csv
+from pfl_ops.display import live
 from pfl_ops.errors import PflOpsError, in_a_line, together
 from pfl_ops.federation.settings import Execution
 from pfl_ops.federation.state.checkpoint import Record
@@ -39,7 +40,7 @@ from pfl_ops.tuning.commands.tune_study import conduct
 from pfl_ops.tuning.findings import costs, leaderboard, leaderboard_notes
 from pfl_ops.tuning.findings.leaderboard import MethodStudy
 from pfl_ops.tuning.findings.presented import trials_view
-from pfl_ops.tuning.findings.show import watching
+from pfl_ops.tuning.findings.show import StudyProgress
 from pfl_ops.tuning.findings.study import Study
 from pfl_ops.tuning.resources.resource_request import Amount, ResourceRequest
 from pfl_ops.tuning.session.begin import PreparedStudy, StudyOptions, check, readable
@@ -202,7 +203,7 @@ def benchmark(
         check_build(plan.settings.experiment, options.data_dir, options.execution, plan.method)
     name, trials = plans[0].benchmark, plans[0].settings.trials
 
-    with study_database.lock(options.home.root, name), watching(on_event, progress) as tell:
+    with study_database.lock(options.home.root, name), live.watching(StudyProgress, on_event, progress) as tell:
         options = replace(options, on_event=tell)
         begun = _begin(plans, options, resume)
         options.wait(name, trials, "opening MLflow's store ...")

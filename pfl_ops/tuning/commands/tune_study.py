@@ -13,6 +13,7 @@ from pfl_ops import tag_names
 from pfl_ops.config.arguments import checked
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.csv_text import to_csv
+from pfl_ops.display import live
 from pfl_ops.errors import PflOpsError
 from pfl_ops.federation.settings import Execution
 from pfl_ops.jobs.resources import joining
@@ -26,7 +27,7 @@ from pfl_ops.tuning.commands.planning import check_environments_build, check_not
 from pfl_ops.tuning.commands.warm_start import WarmStart, warm_start
 from pfl_ops.tuning.findings import leaderboard, presented
 from pfl_ops.tuning.findings.pictures import Pictures
-from pfl_ops.tuning.findings.show import watching
+from pfl_ops.tuning.findings.show import StudyProgress
 from pfl_ops.tuning.findings.study import Study, picture
 from pfl_ops.tuning.resources.resource_request import Amount, ResourceRequest
 from pfl_ops.tuning.session.baselines import scales_of
@@ -199,7 +200,7 @@ def tune(
     check_environments_build(settings, options.data_dir, options.execution)
     plan = PreparedStudy(experiment, settings, name, finals if final_repetitions is None else final_repetitions)
 
-    with study_database.lock(options.home.root, name), watching(on_event, progress) as tell:
+    with study_database.lock(options.home.root, name), live.watching(StudyProgress, on_event, progress) as tell:
         options = replace(options, on_event=tell)
         begun = plan.found(options.studies, options.data_dir, resume)
         check_top(limits, (plan if begun is None else plan.limited(begun, limits)).settings)

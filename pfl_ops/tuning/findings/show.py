@@ -1,8 +1,6 @@
 """A study in a terminal or a notebook: a small live table; plain lines where the output is neither."""
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TextIO
 
 from rich.console import Group, RenderableType
@@ -11,7 +9,7 @@ from rich.text import Text
 
 from pfl_ops.display import live
 from pfl_ops.spaces.space import Point
-from pfl_ops.tuning.session.events import Event, OnEvent
+from pfl_ops.tuning.session.events import Event
 from pfl_ops.tuning.studies.limits import done_of, trials_done
 from pfl_ops.units import in_words
 
@@ -102,26 +100,6 @@ class StudyProgress(live.Drawing):
             cells = (f"{e.trial:03d}", e.state or "running", f"{e.round}/{e.rounds}", in_words(e.values))
             table.add_row(*cells, Text(e.error or _point(e.params)))  # Text: square brackets are no markup here
         return Group(head, table)
-
-
-@contextmanager
-def watching(on_event: OnEvent | None, progress: bool | None) -> Iterator[OnEvent | None]:
-    """Yield a function for a study's events: it draws them, if progress is to be shown, and tells `on_event`.
-
-    Args:
-        progress: see `live.is_shown`.
-    """
-    if not live.is_shown(progress, watched=on_event is not None):
-        yield on_event
-        return
-    with StudyProgress() as show:
-
-        def tell(event: Event) -> None:
-            show(event)
-            if on_event is not None:
-                on_event(event)
-
-        yield tell
 
 
 def _of(event: Event) -> str:
