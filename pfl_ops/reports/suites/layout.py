@@ -125,16 +125,7 @@ class TableLayout:
                 [Head(text) for text, span in spans for _ in range(span)] if inner else [Head(*one) for one in spans]
             )
             rows.append((*left[i], *heads))
-        return tuple(tuple(Head("" if self._alone(rows, i, j) else head.text, head.span) for j, head in enumerate(row))
-                     for i, row in enumerate(rows))  # fmt: skip
-
-    @staticmethod
-    def _alone(rows: Sequence[Sequence[Head]], i: int, j: int) -> bool:
-        """True if a head says no more than the one below it."""
-        if i == len(rows) - 1 or rows[i][j].span > 1:
-            return False
-        place = sum(head.span for head in rows[i][:j])
-        return rows[-1][place].text == rows[i][j].text
+        return tuple(rows)
 
     # -- what stands there ---------------------------------------------------------------------------------------------
 
