@@ -24,6 +24,7 @@ from pfl_ops.papers import (
     stated,
     suites,
 )
+from pfl_ops.papers.provenance import Sources
 from pfl_ops.papers.suite import differences
 from pfl_ops.papers.suite_run import SuiteRun
 from pfl_ops.reports.pages.markdown import to_markdown
@@ -335,17 +336,49 @@ def test_main_claims_say_which_compare_cells_under_different_optimisers() -> Non
         assert f"{name} compares cells under different optimisers, some of them our assumption" in main
 
 
-@pytest.mark.parametrize(("kind", "said"), [("stated", ""), ("assumed", ", some of them our assumption")])
-def test_optimisers_that_a_paper_states_are_not_called_ours(kind: str, said: str, outcomes) -> None:
+NOT_STATED = assumed("not stated", "training.optimiser")
+OF_OTHERS = tuple(
+    source
+    for name in ("local", "fliu")
+    for source in stated("Sec. 2", {"training.optimiser": "adam"}, when={"algorithm.name": name})
+)
+OF_PATH = stated("Sec. 3", {"training.optimiser": "sgd"}, when={"algorithm.name": "fedavg", "partition.kind": "path"})
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        (stated("Sec. 2", {"training.optimiser": ["sgd", "adam"]}), ""),
+        (NOT_STATED, ", some of them our assumption"),
+        ((*NOT_STATED, *OF_OTHERS), ", some of them our assumption"),
+        ((*NOT_STATED, *OF_OTHERS, *OF_PATH), ", some of them our assumption"),  # in one of two environments
+    ],
+)
+def test_optimisers_that_a_paper_states_are_not_called_ours(source: Sources, said: str, outcomes) -> None:
     """Of two methods whose paper states both optimisers the note said "some of them our assumption"."""
     method = {**TOY.axes["method"], "local": Level({"algorithm.name": "local", "training.optimiser": "adam"})}
-    values = {"training.optimiser": ["sgd", "adam"]}
-    source = stated("Sec. 2", values) if kind == "stated" else assumed("not stated", *values)
     claims = tuple(replace(claim, main=True) for claim in TOY.claims)
     axes, sources = {**TOY.axes, "method": method}, (*TOY.sources, *source)
     found = SuiteRun(replace(TOY, axes=axes, claims=claims, sources=sources), "small", outcomes)
     page = to_markdown(results_pages.overview([found], [found.suite]))
     assert f"toy/table1 compares cells under different optimisers{said}, which may be what differs" in page
+
+
+def test_overview_says_what_small_changes_and_of_which_claims_a_part_was_run(outcomes) -> None:
+    """Fewer clients or rounds are said of the package's suites, which may stand beside a user's own."""
+    ours = SuiteRun(TOY, "small", outcomes)
+    own = SuiteRun(replace(TOY, name="mine/table", file="mine.py"), "small", outcomes)
+    part = replace(ours, outcomes={cell: outcomes[cell] for cell in ("iid/local", "iid/fedavg")})
+    for found, reduced, in_part in (
+        ([ours], results_pages.FEWER, False),
+        ([own], results_pages.OTHERWISE, False),
+        ([own, ours], results_pages.FEWER, False),
+        ([own, part], results_pages.FEWER, True),
+        ([own, replace(ours, outcomes={"path/fliu": outcomes["path/fliu"]})], results_pages.FEWER, False),
+    ):
+        page = to_markdown(results_pages.overview(found, [one.suite for one in found]))
+        assert (results_pages.IN_PART in page) == in_part
+        assert [line for line in (results_pages.FEWER, results_pages.OTHERWISE) if line in page] == [reduced]
 
 
 def test_each_paper_has_main_claims() -> None:

@@ -351,6 +351,18 @@ def test_stand_in_data_are_marked_and_nothing_is_judged() -> None:
     assert not any(row["difference"] for row in rows_of(table(document, "table1")))
 
 
+def test_cell_on_stand_in_data_has_the_other_changes_of_the_user() -> None:
+    """As it is run: `--set data.name` names the data that are not here."""
+    changes = {"data.name": "fashion_mnist", "training.rounds": 7}
+    given = run(stand_ins={"iid/local": "digits"}, changes=changes)
+    found = {cell.name: given.experiment(cell) for cell in SUITE.cells}
+    assert {one.training.rounds for one in found.values()} == {7} and given.changed == list(found)
+    assert {name for name, one in found.items() if one.data.name != "fashion_mnist"} == {"iid/local"}
+    assert found["iid/local"].data.name == "digits" and given.unchanged(SUITE.cells[0]).training.rounds != 7
+    other = run(stand_ins={cell.name: "digits" for cell in SUITE.cells}, changes={"data.name": "fashion_mnist"})
+    assert other.changed == []
+
+
 def test_one_cell_on_stand_in_data_leaves_the_other_claims() -> None:
     verdicts = [
         row.entries[2].text for row in table(suite_report(run(stand_ins={"path/local": "digits"})), "claims").rows
