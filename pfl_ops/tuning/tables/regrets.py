@@ -94,11 +94,11 @@ def as_csv(studies: Sequence[ReplayedStudy]) -> str:
 
 def _regret(label: str, studies: Sequence[ReplayedStudy]) -> Regret:
     there = [study for study in studies if _has_all(study)]
-    changed = [study.confirm.configuration != study.first.configuration for study in studies]
+    changed = mean_std(study.confirm.configuration != study.first.configuration for study in there)[0]
     first, confirm, argmax = (_mean([getattr(study, rule).regret for study in there]) for rule in RULES)
     difference = _mean([study.confirm.regret - study.argmax.regret for study in there])
     without = len(studies) - len(there)
-    return Regret(label, len(there), without, first, confirm, argmax, difference, sum(changed) / len(changed))
+    return Regret(label, len(there), without, first, confirm, argmax, difference, changed)
 
 
 def _has_all(study: ReplayedStudy) -> bool:
