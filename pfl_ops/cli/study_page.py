@@ -13,7 +13,6 @@ from pfl_ops.errors import sentence
 from pfl_ops.reports.leaderboards.rows import score, table_of
 from pfl_ops.reports.pages.document import (
     Document,
-    Head,
     ItemList,
     PageBlock,
     PageSection,
@@ -21,7 +20,6 @@ from pfl_ops.reports.pages.document import (
     Picture,
     Row,
     Table,
-    TableCell,
     Text,
 )
 from pfl_ops.reports.pages.write import write
@@ -119,19 +117,14 @@ def _confirmation(study: "Study") -> Iterator[PageBlock]:
         return
     yield Text(str(found))
     scores = found.table.pivot(index="trial", columns="seed", values="value").reindex(list(found.values))
-    head = (Head("trial"), *(Head(f"seed {seed}") for seed in scores.columns))
+    heads = ("trial", *(f"seed {seed}" for seed in scores.columns))
     rows = [
-        Row(
-            (
-                TableCell(f"{'*' * (trial == found.winner)}{trial:03d}"),
-                *(score(found.metric, value) for value in values),
-            )
-        )
+        Row.of(f"{'*' * (trial == found.winner)}{trial:03d}", *(score(found.metric, value) for value in values))
         for trial, values in zip(scores.index, scores.to_numpy(), strict=True)
     ]
     note = "*: chosen. In the order of the search, its best first."
     caption = "Validation scores of the best configurations with new seeds"
-    yield Table("confirmation", caption, (head,), tuple(rows), (note,), data=found.table)
+    yield Table.of("confirmation", caption, heads, rows, [note], found.table)
 
 
 def _search(study: "Study") -> Iterator[PageBlock]:

@@ -265,14 +265,14 @@ def results(c: ComparisonData, group: Group, notes: tuple[str, ...] = ()) -> Tab
             marked: Mark = "best" if line in best[metric] else "muted" if line.unfinished else ""
             entries.append(_entry(line, metric, c.at, marked))
         rows.append(Row((*entries, *_tested(c, group, line))))
-    heads = (*map(Head, ("setting", "n", "stage", *views, difference_title(group.metric), "p")),)
+    heads = ("setting", "n", "stage", *views, difference_title(group.metric), "p")
     at_round = "at the last round" if c.at == "final" else "at each run's best round"
     caption = f"{group.title}: {group.size}, {at_round}, ordered {order_text(group.metric)}."
     table = summary(c)
     data = table[table["group"] == group.title]
     told = (*scored_notes(group), *p_notes(c, group), *(best_notes(c, group) if c.at == "best" else ()))
     of_group = tuple(map(sentence, told))
-    return Table(_name(c, group, "results"), caption, (heads,), tuple(rows), (*notes, *of_group), data)
+    return Table.of(_name(c, group, "results"), caption, heads, rows, (*notes, *of_group), data)
 
 
 def _tested(c: ComparisonData, group: Group, line: Line) -> tuple[TableCell, TableCell]:
@@ -319,28 +319,25 @@ def costs(c: ComparisonData, group: Group, notes: tuple[str, ...] = ()) -> Table
         seconds = line.cost("cost/train_seconds")
         entries.append(TableCell(spread(seconds, 1), mean_std(seconds.values())[0] if seconds else None))
         rows.append(Row(tuple(entries)))
-    heads = tuple(map(Head, ("setting", *others, *target, *TRAFFIC, SECONDS)))
     of_group = tuple(map(sentence, best_notes(c, group))) if c.at == "final" else ()
-    caption = f"{group.title}: rounds and cost."
-    return Table(_name(c, group, "costs"), caption, (heads,), tuple(rows), (*notes, *of_group))
+    heads = ("setting", *others, *target, *TRAFFIC, SECONDS)
+    return Table.of(_name(c, group, "costs"), f"{group.title}: rounds and cost.", heads, rows, (*notes, *of_group))
 
 
 def run_table(c: ComparisonData) -> Table:
     """Return the runs behind the lines."""
     rows = [
-        Row(
-            (
-                TableCell(str(run.run_id)[:8], more=(str(run.run_id),)),
-                *map(TableCell, (run.name, group.title, line.label, run.place, str(run.seed))),
-                _in_words(c, group, _entry(line, group.metric, c.at, seed=run.seed)),
-            )
+        Row.of(
+            TableCell(str(run.run_id)[:8], more=(str(run.run_id),)),
+            *(run.name, group.title, line.label, run.place, str(run.seed)),
+            _in_words(c, group, _entry(line, group.metric, c.at, seed=run.seed)),
         )
         for group in c.groups
         for line in group.lines
         for run in line.runs
     ]
-    head = tuple(map(Head, ("run", "name", "group", "setting", "experiment", "seed", title_of(c.metric))))
-    return Table("runs", "The runs of all groups.", (head,), tuple(rows), data=by_run(c))
+    heads = ("run", "name", "group", "setting", "experiment", "seed", title_of(c.metric))
+    return Table.of("runs", "The runs of all groups.", heads, rows, data=by_run(c))
 
 
 def overview(c: ComparisonData) -> Table:
@@ -350,21 +347,17 @@ def overview(c: ComparisonData) -> Table:
         first = group.lines[0]
         said = ahead(c, group, first)
         word = f"{said}: {first.label}" if said.startswith(("best", "highest", "lowest")) else first.label
-        n = sum(len(line.runs) for line in group.lines)
         rows.append(
-            Row(
-                (
-                    TableCell(group.title, link=f"#{anchor(group.title)}"),
-                    TableCell(str(len(group.lines)), len(group.lines)),
-                    TableCell(str(n), n),
-                    TableCell(word),
-                    _in_words(c, group, TableCell(text_of(first, group.metric, c.at))),
-                )
+            Row.of(
+                TableCell(group.title, link=f"#{anchor(group.title)}"),
+                len(group.lines),
+                sum(len(line.runs) for line in group.lines),
+                word,
+                _in_words(c, group, TableCell(text_of(first, group.metric, c.at))),
             )
         )
-    head = tuple(map(Head, ("group", "settings", "runs", "first", title_of(c.metric))))
     caption = "Groups: lines of different groups can not be compared."
-    return Table("groups", caption, (head,), tuple(rows))
+    return Table.of("groups", caption, ("group", "settings", "runs", "first", title_of(c.metric)), rows)
 
 
 def _in_words(c: ComparisonData, group: Group, cell: TableCell) -> TableCell:

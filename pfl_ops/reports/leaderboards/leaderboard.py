@@ -104,9 +104,8 @@ def leaderboard(
 
 def _ranking(table: pd.DataFrame, notes: Sequence[str]) -> Table:
     p_test: Test = table["p_test"][0]
-    above = ("rank", "method", "scored at", "validation", "test", "Acc(L)", "Acc(G)", "worst client")
-    head = (
-        *map(Head, above),
+    heads = (
+        *("rank", "method", "scored at", "validation", "test", "Acc(L)", "Acc(G)", "worst client"),
         Head(difference_title(table["metric"][0]), note="in test scores, with its 95 % interval, not corrected"),
         Head("p", note=f"{TESTS[p_test]} over seeds, {TEST_SEEDS[p_test]}; corrected for all pairs (Holm)"),
     )
@@ -128,7 +127,7 @@ def _ranking(table: pd.DataFrame, notes: Sequence[str]) -> Table:
                 "" if first else _chance(row["p_holm"]),
             )
         )
-    return Table("leaderboard", _caption(table), (head,), tuple(rows), tuple(notes), data=table, titles=2)
+    return Table.of("leaderboard", _caption(table), heads, rows, notes, data=table, titles=2)
 
 
 def _method(row: Mapping[Any, Any]) -> TableCell:
@@ -174,19 +173,21 @@ def _spent(table: pd.DataFrame) -> Table:
         )
         for row in table.to_dict("records")
     ]
-    head = (
-        *map(Head, ("method", *NUMBERS.values())),
+    heads: list[Head | str] = [
+        "method",
+        *NUMBERS.values(),
         Head(
             "samples",
             note="on which gradients were taken in all trials and runs with new seeds, each time counted; without the "
             "fine-tuning of copies that are only scored",
         ),
-        *map(Head, ("search", "a test run")),
+        "search",
+        "a test run",
         Head("sent", note="up and down, all clients, one test run"),
         Head("test opened", note="choices of the method that the test data were opened for"),
-    )
+    ]
     caption = "Cost: seconds of all trials and runs with new seeds, and of one test run on average"
-    return Table("cost", caption, (head,), tuple(rows), data=table)
+    return Table.of("cost", caption, heads, rows, data=table)
 
 
 def _equal_cost(costs: pd.DataFrame, metric: str) -> Table:
@@ -204,7 +205,7 @@ def _chosen(table: pd.DataFrame) -> Table:
         Row.of(row["method"], "–" if pd.isna(row["trial"]) else f"{int(row['trial']):03d}", row["settings"])
         for row in table.to_dict("records")
     ]
-    return Table("chosen", "Chosen configurations", (tuple(map(Head, ("method", "trial", "settings"))),), tuple(rows))
+    return Table.of("chosen", "Chosen configurations", ("method", "trial", "settings"), rows)
 
 
 def _by_seed(table: pd.DataFrame, tests: pd.DataFrame) -> Table:
@@ -216,8 +217,8 @@ def _by_seed(table: pd.DataFrame, tests: pd.DataFrame) -> Table:
         Row.of(str(method), *(score(metrics[method], value) for value in values))
         for method, values in zip(scores.index, scores.to_numpy(), strict=True)
     ]
-    head = (Head("method"), *(Head(f"seed {seed}") for seed in scores.columns))
-    return Table("seeds", "Test scores seed by seed", (head,), tuple(rows), data=tests)
+    heads = ("method", *(f"seed {seed}" for seed in scores.columns))
+    return Table.of("seeds", "Test scores seed by seed", heads, rows, data=tests)
 
 
 def _local_global(tests: pd.DataFrame) -> dict[str, np.ndarray]:

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from pfl_ops.reports.pages.document import Head, Mark, Row, Table, TableCell
+from pfl_ops.reports.pages.document import Mark, Row, Table, TableCell
 from pfl_ops.units import with_unit
 
 if TYPE_CHECKING:
@@ -26,9 +26,7 @@ def table_of(
         Row(tuple(TableCell(text) if i in rows.left else _entry(text) for i, text in enumerate(row)))
         for row in rows.rows
     )
-    return Table(
-        name, title[:1].upper() + title[1:], (tuple(map(Head, rows.heads)),), tuple(body), tuple(notes), data=data
-    )
+    return Table.of(name, title[:1].upper() + title[1:], rows.heads, body, notes, data)
 
 
 def score(metric: str, value: float, mark: Mark = "", part: str = "") -> TableCell:

@@ -1,7 +1,7 @@
 """A report as plain data: sections of tables, pictures and text. What it looks like is the renderers' affair."""
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar
@@ -98,6 +98,21 @@ class Table:
     notes: tuple[str, ...] = ()
     data: "pd.DataFrame | None" = None
     titles: int = 1
+
+    @classmethod
+    def of(
+        cls,
+        name: str,
+        caption: str,
+        heads: Iterable[Head | str],
+        rows: Iterable[Row],
+        notes: Iterable[str] = (),
+        data: "pd.DataFrame | None" = None,
+        titles: int = 1,
+    ) -> "Table":
+        """Return a table whose head is one row, a text for each column."""
+        head = tuple(one if isinstance(one, Head) else Head(one) for one in heads)
+        return cls(name, caption, (head,), tuple(rows), tuple(notes), data, titles)
 
     def __post_init__(self) -> None:
         widths = {sum(head.span for head in row) for row in self.head}

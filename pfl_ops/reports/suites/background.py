@@ -10,7 +10,7 @@ from pfl_ops.errors import count, format_bytes
 from pfl_ops.federation.loop.estimate import duration
 from pfl_ops.metric_keys import TRAFFIC_COSTS
 from pfl_ops.papers.suite_run import SuiteRun
-from pfl_ops.reports.pages.document import Head, ItemList, PageBlock, Row, Table, TableCell, Text
+from pfl_ops.reports.pages.document import ItemList, PageBlock, Row, Table, TableCell, Text
 from pfl_ops.results import Result
 
 TAGS = {
@@ -86,9 +86,9 @@ def _runs(run: SuiteRun) -> Table:
             }
             for outcome in found
         ]
-    heads = tuple(map(Head, ("cell", "n", "seeds", "time a run", "sent a run")))
+    heads = ("cell", "n", "seeds", "time a run", "sent a run")
     note = "Time: of training and evaluation. Sent: by the server and all clients together."
-    return Table("runs", "Every cell that was run", (heads,), tuple(rows), (note,), pd.DataFrame(each))
+    return Table.of("runs", "Every cell that was run", heads, rows, [note], pd.DataFrame(each))
 
 
 def traffic(outcome: Result) -> float | None:

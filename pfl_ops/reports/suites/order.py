@@ -6,7 +6,7 @@ from itertools import chain
 
 from pfl_ops.papers import Measure
 from pfl_ops.papers.suite_run import SuiteRun
-from pfl_ops.reports.pages.document import Head, PageBlock, Row, Table, TableCell
+from pfl_ops.reports.pages.document import PageBlock, Row, Table, TableCell
 from pfl_ops.statistics import Agreement, agreement
 
 METHOD = "method"
@@ -23,7 +23,7 @@ def blocks(run: SuiteRun) -> Iterator[PageBlock]:
         return
     rows = [row for measure in run.suite.measures for row in _rows(run, measure)]
     if rows:
-        heads = tuple(map(Head, ("cells", "number", "methods", "n", "pairs in the published order", "τ", "95 %")))
+        heads = ("cells", "number", "methods", "n", "pairs in the published order", "τ", "95 %")
         note = (
             "τ: Kendall's τ_b of the published numbers and of our means: 1 is the same order, 0 none, −1 the opposite. "
             "95 %: over resampled seeds, which are the same for all methods; nothing is assumed of the published side, "
@@ -31,7 +31,7 @@ def blocks(run: SuiteRun) -> Iterator[PageBlock]:
         )
         lost = ", ".join(cell.name for cell in run.suite.cells if run.lost(cell.name))
         left_out = f"Left out, since repetitions diverged: {lost}."
-        yield Table("order", "Order of the methods", (heads,), tuple(rows), (note, *([left_out] if lost else [])))
+        yield Table.of("order", "Order of the methods", heads, rows, [note, *([left_out] if lost else [])])
 
 
 def _rows(run: SuiteRun, measure: Measure) -> Iterator[Row]:

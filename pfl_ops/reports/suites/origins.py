@@ -9,7 +9,7 @@ from pfl_ops.errors import by_key
 from pfl_ops.papers import Cell
 from pfl_ops.papers.provenance import Source
 from pfl_ops.papers.suite_run import SuiteRun
-from pfl_ops.reports.pages.document import Head, Mark, PageBlock, Row, Table, TableCell, Text
+from pfl_ops.reports.pages.document import Mark, PageBlock, Row, Table, TableCell, Text
 
 MOST_VALUES = 5  # rows of one setting; more are summed up in one
 UNKNOWN = "–"
@@ -127,23 +127,22 @@ def blocks(origins: Origins) -> Iterator[PageBlock]:
     rows = tuple(origins.rows(OPEN))
     if rows:
         note = "Stated: the paper's value, – where it states none. Each cell's whole configuration is linked below."
-        yield Table("settings", "Settings that are not simply the paper's", (tuple(map(Head, HEADS)),), rows, (note,))
+        yield Table.of("settings", "Settings that are not simply the paper's", HEADS, rows, [note])
 
 
 def departures(run: SuiteRun) -> Iterator[PageBlock]:
     """Differences from the paper that no single setting shows, with their effect."""
     if found := run.suite.departures_at(run.scale):
-        rows = tuple(Row.of(one.text, one.effect or "not measured") for one in found)
+        rows = (Row.of(one.text, one.effect or "not measured") for one in found)
         note = "Single settings that are run otherwise than stated are in the next table."
-        columns = (Head("departure"), Head("effect"))
-        yield Table("departures", "Departures from the paper", (columns,), rows, (note,))
+        yield Table.of("departures", "Departures from the paper", ("departure", "effect"), rows, [note])
 
 
 def settled(origins: Origins) -> Iterator[PageBlock]:
     """Settings that run as the paper states them, and those without effect."""
     rows = tuple(origins.rows(SETTLED))
     if rows:
-        yield Table("stated", "Settings that run as stated, and those without effect", (tuple(map(Head, HEADS)),), rows)
+        yield Table.of("stated", "Settings that run as stated, and those without effect", HEADS, rows)
 
 
 def configurations(run: SuiteRun) -> Iterator[PageBlock]:
@@ -154,9 +153,9 @@ def configurations(run: SuiteRun) -> Iterator[PageBlock]:
         for cell in run.suite.cells
     ]
     if rows:
-        columns = (Head("cell"), *(Head("here" if scale == run.scale else f"at {scale}") for scale in scales))
+        columns = ("cell", *("here" if scale == run.scale else f"at {scale}" for scale in scales))
         note = "Every value of a cell. Run one with: pfl-ops run --config FILE"
-        yield Table("configurations", "Each cell's configuration", (columns,), tuple(rows), (note,))
+        yield Table.of("configurations", "Each cell's configuration", columns, rows, [note])
 
 
 def files(run: SuiteRun) -> dict[str, str]:

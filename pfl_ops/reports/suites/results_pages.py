@@ -10,7 +10,7 @@ from pfl_ops.files import write_named
 from pfl_ops.papers import PUBLIC, SCALES, TITLES, Suite
 from pfl_ops.papers.results_files import COMMIT, TORCH, file_name
 from pfl_ops.papers.suite_run import SuiteRun
-from pfl_ops.reports.pages.document import Document, Head, PageBlock, PageSection, Row, Table, TableCell, Text
+from pfl_ops.reports.pages.document import Document, PageBlock, PageSection, Row, Table, TableCell, Text
 from pfl_ops.reports.pages.markdown import to_markdown
 from pfl_ops.reports.suites import order, verdicts
 from pfl_ops.reports.suites.sensitivity import sensitivity
@@ -217,7 +217,7 @@ def _counts(found: Sequence[SuiteRun], all_suites: Sequence[Suite]) -> Iterator[
     if reduced := [one for one in found if _is_reduced(one)]:
         notes += (f"{OTHERWISE if all(one.suite.file for one in reduced) else FEWER}: {AT_REDUCED}",)
     if rows:
-        yield Table("counts", "Claims in our numbers", (tuple(map(Head, heads)),), tuple(rows), notes, titles=2)
+        yield Table.of("counts", "Claims in our numbers", heads, rows, notes, titles=2)
 
 
 def _scale(run: SuiteRun) -> str:
@@ -255,7 +255,7 @@ def _main(found: Sequence[SuiteRun], all_suites: Sequence[Suite]) -> Iterator[Pa
                 "Those that the abstract or the conclusion of a paper says of what it proposes, at the largest scale "
                 "at which they were judged. e and n: as in the tables of all claims below."
             ),
-            Table("main", "Main claims, a line each", (tuple(map(Head, heads)),), tuple(rows), tuple(
+            Table.of("main", "Main claims, a line each", heads, rows, (
                 f"{name} compares cells under different optimisers{whose}, which may be what differs: see the warning "
                 "at its claims below." for name, whose in mixed.items()
             )),
@@ -295,8 +295,7 @@ def _suites(found: Sequence[SuiteRun]) -> Table:
         page = f"{file_name(one.suite, one.scale)}.md"
         entries = (one.suite.title, one.scale, cells, f"{sum(counts):,}", seeds)
         rows.append(Row.of(TableCell(one.suite.name, link=page), *entries))
-    heads = tuple(map(Head, ("suite", "shows", "scale", "cells", "runs", "seeds a cell")))
-    return Table("suites", "Numbers, by suite", (heads,), tuple(rows))
+    return Table.of("suites", "Numbers, by suite", ("suite", "shows", "scale", "cells", "runs", "seeds a cell"), rows)
 
 
 def _claims(found: Sequence[SuiteRun]) -> Iterator[PageSection]:
@@ -317,8 +316,7 @@ def _claim_table(run: SuiteRun, standings: Sequence[verdicts.ClaimSummary]) -> T
         seeds = TableCell(claim.seeds_in_words, claim.seeds)
         rows.append(Row.of(*_first_entries(claim), claim.agrees or "–", *_evidence(claim), seeds))
     heads = ("claim", "in the paper's numbers", "in ours", "as claimed", "n", "e for", "e against", "seeds to decide")
-    page = file_name(run.suite, run.scale)
-    return Table(f"claims-{page}", f"{run.suite.name} at {run.scale}", (tuple(map(Head, heads)),), tuple(rows))
+    return Table.of(f"claims-{file_name(run.suite, run.scale)}", f"{run.suite.name} at {run.scale}", heads, rows)
 
 
 def _first_entries(claim: verdicts.ClaimSummary) -> tuple[TableCell, ...]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from pfl_ops.reports.pages.document import Head, Row, Table, TableCell
+from pfl_ops.reports.pages.document import Row, Table, TableCell
 from pfl_ops.reports.suites.verdicts import STANDINGS, ClaimSummary
 
 NOTE = "Instances whose means are as claimed, which is no test, and the verdict with the number of seeds."
@@ -18,10 +18,10 @@ def sensitivity(suite: str, scale: str, columns: Sequence[tuple[str, Sequence[Cl
     for text in dict.fromkeys(claim.text for _, standings in columns for claim in standings):
         claims = [next((one for one in each if one.text == text), None) for _, each in columns]
         if any(claim is not None and claim.ours != "not run" for claim in claims):
-            rows.append(Row((TableCell(text), *map(_entry, claims))))
-    heads = (Head("claim"), *(Head(changes or "unchanged") for changes, _ in columns))
+            rows.append(Row.of(text, *map(_entry, claims)))
+    heads = ("claim", *(changes or "unchanged" for changes, _ in columns))
     caption = f"{suite} at {scale}: does the order hold under changed settings?"
-    return Table(f"sensitivity-{suite.replace('/', '-')}-{scale}", caption, (heads,), tuple(rows), (NOTE,))
+    return Table.of(f"sensitivity-{suite.replace('/', '-')}-{scale}", caption, heads, rows, [NOTE])
 
 
 def _entry(claim: ClaimSummary | None) -> TableCell:

@@ -281,7 +281,7 @@ def _by_scale(summaries: Sequence[SuiteSummary]) -> Table:
                     rows.append(Row.of(where, title, *_counts(counts), _absent(counts)))
     columns = ("scale", "", "hold", "do not", "open", "not judged")
     note = "A suite that was run at several scales counts at each. Scale medium decides for other networks."
-    return Table("decided", "Claims in our numbers, by scale", (tuple(map(Head, columns)),), tuple(rows), (note,))
+    return Table.of("decided", "Claims in our numbers, by scale", columns, rows, [note])
 
 
 def _counts(standings: Mapping[str, int], more: str = "") -> Iterator[TableCell]:

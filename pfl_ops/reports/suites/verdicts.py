@@ -9,7 +9,7 @@ from pfl_ops.papers import Claim, Instance, Verdict
 from pfl_ops.papers.conditions import CellNumber
 from pfl_ops.papers.evidence import FARTHEST
 from pfl_ops.papers.suite_run import OPTIMISER, SuiteRun
-from pfl_ops.reports.pages.document import Head, Mark, PageBlock, Row, Table, TableCell, Text
+from pfl_ops.reports.pages.document import Mark, PageBlock, Row, Table, TableCell, Text
 
 STANDINGS: Mapping[str, tuple[str, Mark]] = {
     "holds": ("✓ holds", "good"),
@@ -49,20 +49,16 @@ def blocks(run: SuiteRun) -> Iterator[PageBlock]:
         if of and any(claim.derived for claim in run.suite.claims):
             rows.append(Row(title=title, kind="block"))
         rows += [
-            Row((
+            Row.of(
                 TableCell(claim.text, below=(claim.remark,) if claim.remark else (), more=(f"`{claim.says}`",)),
                 _entry(paper, "not printed"),
                 _entry(ours, "not run", _without(run, claim)),
-            ))
+            )
             for claim, paper, ours in of
-        ]  # fmt: skip
-    head = (
-        Head("claim"),
-        Head("in the paper's numbers"),
-        Head("in ours, settings changed" if run.changes else "in ours"),
-    )
+        ]
+    heads = ("claim", "in the paper's numbers", "in ours, settings changed" if run.changes else "in ours")
     changed = f"; ours are judged under changed settings: {run.changes_in_words}" if run.changes else ""
-    yield Table("claims", f"Sentences that can be true or false of numbers{changed}", (head,), tuple(rows), (HOW,))
+    yield Table.of("claims", f"Sentences that can be true or false of numbers{changed}", heads, rows, [HOW])
 
 
 def warnings(run: SuiteRun) -> Iterator[Text]:
