@@ -11,8 +11,11 @@ from typing import Any, NamedTuple, TypeAlias
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.data.datasets import BUILTIN
 from pfl_ops.errors import PflOpsError, count
+from pfl_ops.federation.scoring.synthetic import companions_of_each
+from pfl_ops.metrics import synthetic_view
 from pfl_ops.papers import overrides
 from pfl_ops.papers.claims import Claim, Verdict
+from pfl_ops.papers.conditions import CellNumber
 from pfl_ops.papers.expression import matching
 from pfl_ops.papers.published import Published
 from pfl_ops.papers.suite import Cell, CellResults, Changes, Divergences, Measure, ScaleName, Suite, differences
@@ -209,15 +212,34 @@ class SuiteRun:
 
     @cached_property
     def verdicts(self) -> tuple[Verdict | None, ...]:
-        """The verdict on each claim in our numbers; None: it is not judged, at smoke, about substitute data, or about a
-        network that gives one answer to all inputs."""
+        """The verdict on each claim in our numbers; None: it is not judged, at smoke, about substitute data, about a
+        network that gives one answer to all inputs, or about an S-acc. that is L-acc."""
         if self.scale == "smoke":
             return (None,) * len(self.suite.claims)
-        unfit = (set(self.stand_ins) & set(self.outcomes)) | set(self.one_answer)
+        unfit, own = (set(self.stand_ins) & set(self.outcomes)) | set(self.one_answer), set(self.own_alone)
+
+        def is_judged(claim: Claim) -> bool:
+            return not (unfit & claim.cells(self.suite.labels) or own & claim.numbers(self.suite.labels))
+
         return tuple(
-            None if verdict.status != "not run" and unfit & claim.cells(self.suite.labels) else verdict
+            verdict if verdict.status == "not run" or is_judged(claim) else None
             for claim, verdict in zip(self.suite.claims, self.suite.judged(self.outcomes, self.diverged), strict=True)
         )
+
+    @cached_property
+    def own_alone(self) -> dict[CellNumber, int]:
+        """Numbers that are S-acc. by name, and L-acc. in fact, with the number of clients: too few for c percent of
+        them to be one."""
+        found = {}
+        for cell in (cell for cell in self.suite.cells if self.outcomes.get(cell.name)):
+            experiment = self.experiment(cell)
+            n_clients = experiment.partition.clients
+            views = {synthetic_view(c): c for c in experiment.evaluation.synthetic}
+            for key in (measure.key for measure in self.suite.measures):
+                percent = next((views[part] for part in key.split("/") if part in views), 0)
+                if percent and n_clients and not companions_of_each(n_clients, percent):
+                    found[CellNumber(cell.name, key)] = n_clients
+        return found
 
     @cached_property
     def judged(self) -> list[tuple[Claim, Verdict, Verdict | None]]:

@@ -59,3 +59,21 @@ def test_claim_about_scores_that_agree_by_chance_is_judged() -> None:
         for method, acc in (("fedavg", 1.5), ("local", 0.5))
     }
     assert verdicts.in_ours(SuiteRun(suite, "small", outcomes)) != ["not judged"]
+
+
+def test_an_s_accuracy_without_others_data_decides_no_claim() -> None:
+    """Of 20 clients, as at small, 1 % of the 19 others is none; of 100, as in the paper, it is one."""
+    suite = find("fedpg/fig4")
+    keys = [measure.key for measure in suite.measures]
+
+    def five(score: float) -> list[Result]:
+        return [Result.of_numbers(seed, {f"final/{key}": score + seed / 1e4 for key in keys}) for seed in range(5)]
+
+    outcomes = {cell.name: five(0.9 if cell.name == "cifar10/fedpg" else 0.5) for cell in suite.cells}
+    some, full = SuiteRun(suite, "small", outcomes), SuiteRun(suite, "full", outcomes)
+    assert {number.key for number in some.own_alone} == {"test/P/synthetic_1/mean"} and full.own_alone == {}
+    assert set(some.own_alone.values()) == {20}
+    assert "not judged" not in verdicts.in_ours(full)
+    assert [status for status in verdicts.in_ours(some) if status == "not judged"] == verdicts.in_ours(some)[:1]
+    warned = [text.text for text in verdicts.warnings(some)]
+    assert any(said.startswith("S-acc. c=1 % joins no other client's test data") for said in warned)

@@ -9,12 +9,21 @@ KEPT_RANKS = 1 << 26
 """Numbers of 4 bytes that `Companions` keeps at most, beside one client's."""
 
 
+def companions_of_each(n_clients: int, percent: float) -> int:
+    """Return the number of clients that are c percent of the N - 1 others, to the nearest, halves up (ours).
+
+    >>> companions_of_each(100, 1), companions_of_each(20, 1)
+    (1, 0)
+    """
+    return int(np.floor(percent / 100 * (n_clients - 1) + 0.5))
+
+
 class Companions:
     """The clients whose test sets are joined to a client's own: a random c percent of the others.
 
-    Their number is c percent of N - 1, rounded to the nearest, halves up (ours). A client's choice depends on (seed,
-    client) and nothing else; a smaller percentage takes a part of a larger one's, so that curves over c do not jump.
-    A client's order of all others is drawn once.
+    Their number is `companions_of_each`. A client's choice depends on (seed, client) and nothing else; a smaller
+    percentage takes a part of a larger one's, so that curves over c do not jump. A client's order of all others is
+    drawn once.
 
     Args:
         n_clients: N. seed: the run's.
@@ -32,8 +41,7 @@ class Companions:
 
     def with_own(self, client: int, percent: float) -> NDArray[np.int64]:
         """Positions in `tested` of the client's companions, ascending, and of itself."""
-        number = int(np.floor(percent / 100 * (self.n_clients - 1) + 0.5))
-        companions = np.flatnonzero(self._rank(client) < number)
+        companions = np.flatnonzero(self._rank(client) < companions_of_each(self.n_clients, percent))
         return np.append(companions, np.flatnonzero(self.tested == client))
 
     def _rank(self, client: int) -> NDArray[np.int32]:

@@ -62,10 +62,17 @@ def blocks(run: SuiteRun) -> Iterator[PageBlock]:
 
 
 def warnings(run: SuiteRun) -> Iterator[Text]:
-    """Warnings that belong beside every table of verdicts: dead networks, and optimisers that differ."""
+    """Warnings beside every table of verdicts: dead networks, S-acc. of own data alone, optimisers that differ."""
     if run.scale == "smoke":
         return
     yield from _one_answer(run)
+    for key, n_clients in sorted({(number.key, n_clients) for number, n_clients in run.own_alone.items()}):
+        yield Text(
+            f"{run.suite.measure(key).title} joins no other client's test data to a client's own: of {n_clients} "
+            "clients there are too few for so small a share. It is the accuracy on own data, and claims about it are "
+            "not judged.",
+            "warning",
+        )
     if run.optimisers:
         each = "; ".join(f"{name} ({_assumed(cells)})" for name, cells in run.optimisers.items())
         yield Text(
