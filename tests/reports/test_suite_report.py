@@ -37,7 +37,7 @@ from pfl_ops.papers.suite_run import SuiteRun
 from pfl_ops.reports.pages.document import Document, ItemList, Picture, Table, TableCell, Text
 from pfl_ops.reports.pages.html import to_html
 from pfl_ops.reports.pages.markdown import to_csv, to_markdown
-from pfl_ops.reports.suites import charts, suites, verdicts
+from pfl_ops.reports.suites import charts, layout, suites, verdicts
 from pfl_ops.reports.suites.layout import spread
 from pfl_ops.reports.suites.suite import suite_report
 from pfl_ops.reports.suites.verdicts import count
@@ -288,6 +288,13 @@ def test_what_was_run_at_another_scale_says_so() -> None:
     assert (entry.text, entry.mark) == ("40.00", "elsewhere")
     assert "Run at scale smoke (n = 1), not at small." in entry.note
     assert len(entry.below) == 1  # no difference
+
+
+def test_a_round_that_no_run_has_is_told() -> None:
+    suite = replace(SUITE, measures=(*SUITE.measures, Measure("test/L1/acc#500", "in round 500")))
+    cell = suite.cell("iid/fliu")
+    shown = layout.entry(run(suite), cell, suite.measures[-1])
+    assert (shown.text, shown.note) == ("–", f"A run has {run(suite).experiment(cell).training.rounds} rounds.")
 
 
 def test_a_number_that_a_method_has_not_and_another_n_are_told() -> None:

@@ -224,7 +224,9 @@ def _absent(run: SuiteRun, cell: Cell, measure: Measure, below: tuple[str, ...],
         reason = f"{cell.name} could not be run: {run.problems[cell.name]}"
         return TableCell("failed", mark="bad", note=reason, below=below)
     if run.outcomes.get(cell.name):
-        return TableCell("–", mark="muted", note=note or "This method has no such number.", below=below)
+        rounds, at = run.experiment(cell).training.rounds, measure.key.partition("#")[2]
+        missing = f"A run has {rounds} rounds." if at.isdigit() and int(at) > rounds else ""
+        return TableCell("–", mark="muted", note=note or missing or "This method has no such number.", below=below)
     for scale in sorted(run.elsewhere, key=_size, reverse=True):
         values = run.values(cell.name, measure, scale)
         if values:
