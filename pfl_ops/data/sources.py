@@ -36,7 +36,7 @@ def own_file(name: str, folders: list[Path]) -> Path | None:
     """Return a data file of the user's own, from the working directory on; None: it does not exist."""
     path = Path(name).expanduser()
     places = [path, *(() if path.is_absolute() else (folder / path for folder in folders))]
-    return next((place for place in places if place.exists() or store.pinned(Path(os.path.realpath(place)))), None)
+    return next((place for place in places if place.exists() or store.is_pinned(place)), None)
 
 
 def is_here(name: str, folders: list[Path]) -> bool:

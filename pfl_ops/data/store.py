@@ -182,6 +182,11 @@ def pinned(file: Path) -> Unpacked | None:
     return _open(cache_folder() / _pinned[file]) if file in _pinned else None
 
 
+def is_pinned(file: Path) -> bool:
+    """True if the user's own file is pinned, under any of its names."""
+    return bool(_pinned) and file.resolve() in _pinned
+
+
 def has(source: str) -> bool:
     """True if the data set that `source` names is unpacked already."""
     where = cache_folder(), _entry(source), source
