@@ -24,8 +24,6 @@ number.
     parts, labels  axes, remarks and legends; names beside what they name
 """
 
-# ruff: noqa: F401  (the rooms of reports, tuning and display draw with these names)
-
 from pfl_ops.figures.adaptive import adaptive_variables, to_adaptive_svg
 from pfl_ops.figures.bands import Band
 from pfl_ops.figures.clouds import distributions, scatter, strip
@@ -33,8 +31,40 @@ from pfl_ops.figures.environments import partition
 from pfl_ops.figures.files import save, to_png, to_svg
 from pfl_ops.figures.grids import bars, heat
 from pfl_ops.figures.looks import REST, colours
-from pfl_ops.figures.onerun import MEANINGS, clients, curves
+from pfl_ops.figures.onerun import MEANINGS, VIEWS, Records, clients, curves
 from pfl_ops.figures.studies import history, pareto
 from pfl_ops.figures.style import CLASSES, theme
 from pfl_ops.figures.swatches import swatch
 from pfl_ops.figures.trends import coinciding, lines, over, panel, panels
+
+__all__ = [
+    "CLASSES",
+    "MEANINGS",
+    "REST",
+    "VIEWS",
+    "Band",
+    "Records",
+    "adaptive_variables",
+    "bars",
+    "clients",
+    "coinciding",
+    "colours",
+    "curves",
+    "distributions",
+    "heat",
+    "history",
+    "lines",
+    "over",
+    "panel",
+    "panels",
+    "pareto",
+    "partition",
+    "save",
+    "scatter",
+    "strip",
+    "swatch",
+    "theme",
+    "to_adaptive_svg",
+    "to_png",
+    "to_svg",
+]
