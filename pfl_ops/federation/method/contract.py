@@ -17,8 +17,7 @@ from pfl_ops import rng
 from pfl_ops.federation.network.cross_entropy import Loss
 from pfl_ops.federation.network.layout import Layout
 from pfl_ops.federation.network.net import Net
-from pfl_ops.federation.state.rows import ClientRows
-from pfl_ops.federation.state.rows import State as State
+from pfl_ops.federation.state.rows import ClientRows, State
 
 Predict: TypeAlias = Callable[..., Tensor]
 """`predict(net, w [Q], x [B, ...], **ctx) -> scores [B, L]`: a module-level function, written for one client."""
@@ -165,3 +164,21 @@ class Task:
         True
         """
         return rng.generator(self.seed, "task", purpose)
+
+
+__all__ = [
+    "ClientRows",
+    "Layout",
+    "Loss",
+    "Models",
+    "Net",
+    "Predict",
+    "Rows",
+    "Share",
+    "Stage",
+    "StageName",
+    "Stages",
+    "State",
+    "Task",
+    "Update",
+]
