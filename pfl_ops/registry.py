@@ -13,8 +13,11 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any, Generic, TypeAlias, TypeVar
 
-from pfl_ops import code_digest, notebook
-from pfl_ops.code_digest import PLUGIN
+from pfl_ops.code.definitions import MAIN, SCRIPT
+from pfl_ops.code.digest import beside, module_digest, set_elsewhere
+from pfl_ops.code.modules import PLUGIN
+from pfl_ops.code.notebook import definition_digest
+from pfl_ops.code.script import is_of_main, values_digest
 from pfl_ops.errors import LONGEST_PATH, PflOpsError, check_name, echo, in_a_line, nearest, place, unknown
 from pfl_ops.files import file_digest, write_whole
 
@@ -70,7 +73,7 @@ class Registry(Generic[T]):
         there = _origin(self._found[name]) if name in self._found else self._offered(name)
         package = module.partition(".")[0]
         is_plugin = module.startswith(PLUGIN)
-        again = there == ((notebook.MAIN if is_plugin else module), qualname)
+        again = there == ((MAIN if is_plugin else module), qualname)
         if there is not None and not again and (there[1] or there[0].partition(".")[0] != package):
             mine, theirs = _file(module), _file(there[0])
             raise PflOpsError(
@@ -120,15 +123,15 @@ class Registry(Generic[T]):
         module = _origin(self.get(name))[0]
         if name in self.builtin:
             return
-        if self._offered(name) or (_plugins and module != notebook.MAIN):
-            for constant, file, now, text in code_digest.set_elsewhere(module, [PLUGIN + one[:12] for one in _plugins]):
+        if self._offered(name) or (_plugins and module != MAIN):
+            for constant, file, now, text in set_elsewhere(module, [PLUGIN + one[:12] for one in _plugins]):
                 raise PflOpsError(
                     f"the {self.kind} '{name}' uses {constant} of {echo(file, LONGEST_PATH)}, which was set to "
                     f"{echo(now)} from outside, or edited since it was loaded; other processes read {echo(text)} in "
                     f"that file: write the value there, or make it an option of the {self.kind}"
                 )
             return
-        where = "this notebook or script" if module == notebook.MAIN else f"the module {module}"
+        where = "this notebook or script" if module == MAIN else f"the module {module}"
         raise PflOpsError(
             f"the {self.kind} '{name}' is defined in {where}, which processes of trials do not read; write it into a "
             f"file of its own, and name that: plugins=['{name}.py']"
@@ -156,18 +159,18 @@ class Registry(Generic[T]):
             ) from error
 
     def digest(self, name: str) -> str:
-        """SHA-256 of the code that `name` is: of its file (`code_digest`), of a script and the values it uses, or
+        """SHA-256 of the code that `name` is: of its file (`code.digest`), of a script and the values it uses, or
         of a notebook's cells (`notebook`).
 
         Where neither can be read it is of the definition itself, and differs each time that this is made.
         """
         thing: Any = self.get(name)
         module = self.builtin.get(name) or _origin(thing)[0]
-        is_known = module != notebook.MAIN or notebook.is_of_main(definition(thing))
-        found = code_digest.digest(module) if is_known else None
-        if found is not None and module in notebook.SCRIPT and (values := notebook.values(definition(thing))):
+        is_known = module != MAIN or is_of_main(definition(thing))
+        found = module_digest(module) if is_known else None
+        if found is not None and module in SCRIPT and (values := values_digest(definition(thing))):
             return hashlib.sha256(f"{found} {values}".encode()).hexdigest()
-        found = found or (notebook.digest(definition(thing)) if is_known else None)
+        found = found or (definition_digest(definition(thing)) if is_known else None)
         if found is not None:
             return found
         import cloudpickle
@@ -229,7 +232,7 @@ def load_plugin(path: Path | str, kind: str = "plug-in") -> str:
             raise PflOpsError(f"{shown} failed: {what}{in_a_line(error)}{place(error, str(path))}") from error
         for other in old:
             del _plugins[other]
-        code_digest.digest(name)  # of the code as it was imported, should a file be edited later
+        module_digest(name)  # of the code as it was imported, should a file be edited later
         _plugins[digest], _sources[digest] = path, source
     return digest
 
@@ -272,7 +275,7 @@ def packed_modules() -> tuple[Packed, ...]:
     roots = {
         _origin(thing)[0] for table in _tables for name, thing in table._found.items() if name not in table.builtin
     }
-    found = {name: (str(path), source) for root in roots for name, path, source in code_digest.beside(root)}
+    found = {name: (str(path), source) for root in roots for name, path, source in beside(root)}
     return tuple((name, path, source.decode("latin-1")) for name, (path, source) in found.items())
 
 

@@ -179,7 +179,7 @@ def test_one_hash_is_pinned() -> None:
     ],
 )
 def test_settings_keep_their_digest(method: str, changes: dict[str, Any], digest: str) -> None:
-    """Of whole experiments, without their code (`test_code_digest`). A field that is added stays out of the identity at
+    """Of whole experiments, without their code (`code/test_digest`). A field that is added stays out of the identity at
     the value that all earlier runs had: another digest here means that all finished runs are computed again."""
     experiment = Experiment.of(method, dataset="digits", **changes)
     assert fingerprint(experiment.identity(), without=("code",)) == digest

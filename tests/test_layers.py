@@ -40,8 +40,7 @@ LAYERS: Layers = [
             "tag_names",
             "errors",
             "registry",
-            "code_digest",
-            "notebook",
+            "code",
             "results_version",
             "section",
             "system",
@@ -85,6 +84,15 @@ ROOMS: dict[str, Layers] = {
         ({"sending"}, False),
         ({"spools", "descriptions", "target"}, False),
         ({"home", "provenance"}, False),
+    ],
+    "code": [
+        ({"notebook", "script"}, False),
+        ({"kept"}, False),
+        ({"pickles"}, False),
+        ({"digest", "definitions"}, False),
+        ({"loaded"}, False),
+        ({"syntax", "modules"}, False),
+        ({"former", "values"}, False),
     ],
     "config": [
         (

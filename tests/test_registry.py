@@ -14,8 +14,10 @@ from typing import Any
 import pytest
 
 import pfl_ops
-from pfl_ops import code_digest, recording, registry
+from pfl_ops import recording, registry
 from pfl_ops.algorithms import ALGORITHMS
+from pfl_ops.code import digest as code_digest
+from pfl_ops.code import modules
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.config.identity import check_shared
 from pfl_ops.data.partition import PARTITIONS
@@ -171,19 +173,19 @@ def test_a_value_of_a_helper_that_a_script_has_set_is_named(tmp_path: Path, monk
     """Each trial failed with a line on versions, partitions, weights and edits. What a plug-in sets, trials have."""
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(registry, "_plugins", {})
-    (tmp_path / "own_numbers.py").write_text("K = 0.5\nL = 1\n")
+    (tmp_path / "numbers_of_mine.py").write_text("K = 0.5\nL = 1\n")
     file, other = tmp_path / "with_numbers.py", tmp_path / "sets_numbers.py"
     file.write_text(
-        "import own_numbers\nfrom pfl_ops import register\n"
-        "@register('with_numbers')\ndef split(labels, n_clients, *, rng): return own_numbers.K\n"
+        "import numbers_of_mine\nfrom pfl_ops import register\n"
+        "@register('with_numbers')\ndef split(labels, n_clients, *, rng): return numbers_of_mine.K\n"
     )
-    other.write_text("import own_numbers\nown_numbers.L = 2\n")
+    other.write_text("import numbers_of_mine\nnumbers_of_mine.L = 2\n")
     load_plugin(file)
     load_plugin(other)
     PARTITIONS.check_shared("with_numbers")
-    sys.modules["own_numbers"].K = 3
+    sys.modules["numbers_of_mine"].K = 3
     line = (
-        f"the partition 'with_numbers' uses K of {tmp_path / 'own_numbers.py'}, which was set to 3 from outside, or "
+        f"the partition 'with_numbers' uses K of {tmp_path / 'numbers_of_mine.py'}, which was set to 3 from outside, or "
         "edited since it was loaded; other processes read 0.5 in that file: write the value there, or make it an "
         "option of the partition"
     )
@@ -377,13 +379,13 @@ def test_a_plug_in_replaces_what_a_cell_defined_under_its_name(monkeypatch: pyte
         return type(qualname, (), {"__module__": module, "__qualname__": qualname})
 
     for digest in ("a" * 12, "b" * 12):
-        monkeypatch.setitem(sys.modules, code_digest.PLUGIN + digest, ModuleType("plugin"))
+        monkeypatch.setitem(sys.modules, modules.PLUGIN + digest, ModuleType("plugin"))
     table.add("mine", thing("__main__", "Mine"))
     with pytest.raises(PflOpsError, match="two things are named 'mine': Yours of"):
-        table.add("mine", thing(code_digest.PLUGIN + "a" * 12, "Yours"))
-    moved = table.add("mine", thing(code_digest.PLUGIN + "a" * 12, "Mine"))
+        table.add("mine", thing(modules.PLUGIN + "a" * 12, "Yours"))
+    moved = table.add("mine", thing(modules.PLUGIN + "a" * 12, "Mine"))
     assert table.get("mine") is moved
-    for other in ("__main__", code_digest.PLUGIN + "b" * 12):
+    for other in ("__main__", modules.PLUGIN + "b" * 12):
         with pytest.raises(PflOpsError, match="two things are named 'mine': Mine of"):
             table.add("mine", thing(other, "Mine"))
 

@@ -54,7 +54,7 @@ class Algorithm(Section, ABC):
             Where these, or `requires`, depend on an option, a method overrides `ignored` or `required`.
         ignores_with_all: paths that have no effect where every client takes part in every round.
         added: {option: value} of options that the method got later, with the value that all runs before had: an
-            experiment that has it keeps the hash of these runs (see `code_digest.EQUAL`, too).
+            experiment that has it keeps the hash of these runs (see `code.former.EQUAL`, too).
         own_stage: where a client's own model is scored, which is what tuning looks at. L1 of most methods: the model
             that a client keeps, or starts its next training from. L2 where clients adapt a copy that they drop again
             (fine-tuning, a meta-learning step). G where there are no clients.

@@ -51,7 +51,7 @@ def identity(experiment: "Experiment", data_dir: str | None = None, *, data: Dat
     """All that decides the result of a run, as plain values.
 
     Every setting but `repetitions`; for files (a data set's, a partition's, weights) the SHA-256 of what is in them,
-    never where they lie; the code of method, network and partition by `code_digest`, the engine by `RESULTS_VERSION`,
+    never where they lie; the code of method, network and partition by `code.digest`, the engine by `RESULTS_VERSION`,
     the rules by which uneven data are cut and drawn by `SAMPLING_VERSION`, the engine's operators for networks of users
     by `OPERATORS`, its rule for the best round by `BEST_ROUND`, and that for a pull under Adam by `PULL`.
     A data set that the package knows keeps its name too: its published mean and deviation go with it. Of the input

@@ -122,7 +122,7 @@ def test_another_seed_another_partition(kind: str) -> None:
     ],
 )
 def test_draws_are_those_of_the_loops_over_clients(kind: str, options: dict[str, Any], expected: str) -> None:
-    """Hashes of the clients that the schemes drew while they looped over clients: `code_digest.EQUAL` rests on it.
+    """Hashes of the clients that the schemes drew while they looped over clients: `code.former.EQUAL` rests on it.
 
     Without schemes whose matrix product may round differently on another processor.
     """

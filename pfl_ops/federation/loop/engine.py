@@ -5,7 +5,7 @@ from functools import cache
 from pathlib import Path
 
 import pfl_ops
-from pfl_ops import code_digest
+from pfl_ops.code.syntax import syntax
 from pfl_ops.data.store import remember, remembered
 
 PARTS = (
@@ -22,14 +22,14 @@ PARTS = (
 
 @cache
 def digest() -> str:
-    """Return the SHA-256 of the engine's code without its words (`code_digest.syntax`), 64 hexadecimal digits."""
+    """Return the SHA-256 of the engine's code without its words (`syntax`), 64 hexadecimal digits."""
     root = Path(pfl_ops.__file__).parent
     sources = {str(file.relative_to(root)): file.read_bytes() for part in PARTS for file in sorted(root.glob(part))}
     content = hashlib.sha256(repr(sorted(sources.items())).encode()).hexdigest()
     found = remembered("engine", content)
     if not isinstance(found, str):
         code = {
-            name: code_digest.syntax(source.decode()) if name.endswith(".py") else source.decode()
+            name: syntax(source.decode()) if name.endswith(".py") else source.decode()
             for name, source in sources.items()
         }
         found = hashlib.sha256(repr(sorted(code.items())).encode()).hexdigest()

@@ -12,9 +12,11 @@ from typing import Any
 
 import pytest
 
-from pfl_ops import code_digest
 from pfl_ops.algorithms import ALGORITHMS
-from pfl_ops.code_digest import syntax
+from pfl_ops.code import digest as code_digest
+from pfl_ops.code.digest import module_digest
+from pfl_ops.code.loaded import content_of, earlier
+from pfl_ops.code.syntax import syntax, text_of
 from pfl_ops.data.partition import PARTITIONS
 from pfl_ops.models import MODELS
 from pfl_ops.registry import Registry
@@ -80,9 +82,9 @@ def test_the_text_is_the_same_under_python_3_12() -> None:
     tree = ast.parse('f"{x:>{width}}"')
     spec = next(node for node in ast.walk(tree) if isinstance(node, ast.FormattedValue)).format_spec
     assert isinstance(spec, ast.JoinedStr)
-    before = code_digest._text(tree)
+    before = text_of(tree)
     spec.values.append(ast.Constant(""))
-    assert code_digest._text(tree) == before != syntax('f"{x:>{width} }"')
+    assert text_of(tree) == before != syntax('f"{x:>{width} }"')
 
 
 @pytest.fixture
@@ -94,10 +96,9 @@ def digest(tmp_path: Path) -> Callable[..., str]:
             file = tmp_path / (name.replace("__", "/") + ".py")
             file.parent.mkdir(exist_ok=True)
             file.write_text(source)
-        code = (
-            f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import mine; from pfl_ops.code_digest import digest; "
-        )
-        argv = [sys.executable, "-Bc", code + "print(digest('mine'), 'json' in sys.modules)"]
+        code = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import mine; "
+        code += "from pfl_ops.code.digest import module_digest; print(module_digest('mine'), 'json' in sys.modules)"
+        argv = [sys.executable, "-Bc", code]
         found, imported = subprocess.run(argv, capture_output=True, text=True, check=True).stdout.split()
         assert imported == "False", "what is only looked at must not be imported"
         return found
@@ -149,14 +150,14 @@ def test_an_installed_package_counts_with_its_own_modules(tmp_path: Path, monkey
             monkeypatch.delitem(sys.modules, name)
         importlib.invalidate_caches()
         importlib.import_module("pack.entry")
-        digests.append(code_digest.digest("pack.entry"))
+        digests.append(module_digest("pack.entry"))
     assert len({*digests, None}) == 2 + len(files)
 
 
 def test_modules_in_the_interpreter_itself_do_not_count(digest: Callable[..., str]) -> None:
     """Python has `os` and others ready to run, without a file of their own: another version of it has other code."""
     mine = "import abc, codecs, io, os, sys, wave\nfrom os.path import join\n"
-    alone = hashlib.sha256(code_digest.syntax(mine).encode()).hexdigest()
+    alone = hashlib.sha256(syntax(mine).encode()).hexdigest()
     assert digest(mine=mine) == hashlib.sha256(repr([("", alone)]).encode()).hexdigest()
 
 
@@ -165,7 +166,7 @@ def test_relative_imports_of_a_script_count(tmp_path: Path) -> None:
     folder, found = tmp_path / "lab", []
     folder.mkdir()
     (folder / "script.py").write_text(
-        "from . import helper\nfrom pfl_ops.code_digest import digest\nprint(digest('__main__'))\n"
+        "from . import helper\nfrom pfl_ops.code.digest import module_digest\nprint(module_digest('__main__'))\n"
     )
     for source in ("K = 1\n", "K = 22\n"):
         (folder / "helper.py").write_text(source)
@@ -180,7 +181,7 @@ def test_functions_of_python_in_a_class_do_not_count(digest: Callable[..., str],
     as edited ones, by their compiled code, which is another one in each version of Python and with -OO."""
     mine, own = f"import lab.{name}\n", f"from {name} import {base}\nclass A({base}):\n    x: int = 1\n"
     parts = {"": mine, f"lab.{name}": own}
-    sums = {key: hashlib.sha256(code_digest.syntax(text).encode()).hexdigest() for key, text in parts.items()}
+    sums = {key: hashlib.sha256(syntax(text).encode()).hexdigest() for key, text in parts.items()}
     found = hashlib.sha256(repr(sorted(sums.items())).encode()).hexdigest()
     assert digest(mine=mine, **{f"lab__{name}": own}) == found
 
@@ -216,10 +217,10 @@ def test_a_module_that_was_edited_after_it_was_loaded_is_not_its_file(
         importlib.invalidate_caches()
         importlib.import_module("own_edited")
         file.write_text(now)
-        return code_digest.digest("own_edited")
+        return module_digest("own_edited")
 
     first = digest(LOADED, LOADED)
-    alone = hashlib.sha256(code_digest.syntax(LOADED).encode()).hexdigest()
+    alone = hashlib.sha256(syntax(LOADED).encode()).hexdigest()
     assert first == hashlib.sha256(repr([("", alone)]).encode()).hexdigest()
     assert digest(LOADED, "# one more line\n" + LOADED) == first
     for old, new in [("2 *", "22 *"), ("-2", "-3"), ("* 3", "* 4"), ('"c"', '"d"'), ("4", "44"), ('"5"', '"6"')]:
@@ -231,7 +232,7 @@ def test_functions_of_another_file_of_that_name_are_not_its_own(digest: Callable
     """A class has them as its own."""
     mine = "from lab.mine import f\nclass A:\n    g = f\n"
     other = "def f(self): return 1\n"
-    taken = [hashlib.sha256(code_digest.syntax(text).encode()).hexdigest() for text in (mine, other)]
+    taken = [hashlib.sha256(syntax(text).encode()).hexdigest() for text in (mine, other)]
     found = sorted([("", taken[0]), ("lab.mine", taken[1])])
     assert digest(mine=mine, lab__mine=other) == hashlib.sha256(repr(found).encode()).hexdigest()
 
@@ -239,7 +240,7 @@ def test_functions_of_another_file_of_that_name_are_not_its_own(digest: Callable
 def test_code_of_equal_sets_is_equal() -> None:
     """8 and 0 have one place in Python's table; the order of texts is another one in each process."""
     one, other, third = (compile(f"x in {text}", "", "eval") for text in ("{0, 8}", "{8, 0}", "{8, 1}"))
-    assert code_digest.content_of(one) == code_digest.content_of(other) != code_digest.content_of(third)
+    assert content_of(one) == content_of(other) != content_of(third)
 
 
 def test_a_module_without_functions_counts_as_it_was_loaded_last(
@@ -252,7 +253,7 @@ def test_a_module_without_functions_counts_as_it_was_loaded_last(
         file.write_text(text)
         importlib.invalidate_caches()
         importlib.reload(importlib.import_module("own_numbers"))
-        digests.append(code_digest.digest("own_numbers"))
+        digests.append(module_digest("own_numbers"))
     assert digests[0] != digests[1]
 
 
@@ -264,18 +265,18 @@ def test_constants_that_another_module_sets_count(tmp_path: Path, monkeypatch: p
     )
     (tmp_path / "own_user.py").write_text("N = 'n'\ndef g(module):\n    module.D = 1\n")
     module: Any = importlib.import_module("own_constants")
-    taken = [code_digest.digest("own_constants")]
+    taken = [module_digest("own_constants")]
     for owner, name, value in ((module, "K", 2), (module, "L", 0.5), (sys.modules["own_user"], "N", "m")):
         with monkeypatch.context() as changed:
             changed.setattr(owner, name, value)
-            taken.append(code_digest.digest("own_constants"))
+            taken.append(module_digest("own_constants"))
     assert len(set(taken)) == 4 and None not in taken
     module.f()
     module.own_user.g(module)
     odd = type("Odd", (), {"__getattr__": lambda self, name: self, "__call__": print, "__module__": "own_constants"})
     module.odd, module.Holder = odd(), type("Holder", (), {"odd": odd(), "__module__": "own_constants"})
     module.L = type("Broken", (), {"__repr__": None})()  # no constant: it may be filled
-    assert module.C == module.D == 1 and code_digest.digest("own_constants") == taken[0]
+    assert module.C == module.D == 1 and module_digest("own_constants") == taken[0]
 
 
 def test_a_function_that_was_loaded_again_counts_without_its_place(
@@ -294,7 +295,7 @@ def test_a_function_that_was_loaded_again_counts_without_its_place(
             former = module.f
             (tmp_path / place / "own_again.py").write_text("def f(x): return 44 * x\n")
             importlib.reload(module)
-            found.append(code_digest.earlier(former, "__main__"))
+            found.append(earlier(former, "__main__"))
     assert found[0] == found[1] != found[2] and "" not in found
 
 
@@ -307,7 +308,7 @@ def test_an_f_string_has_no_empty_texts() -> None:
     texts = []
     for values in (without, [*without, ast.Constant("")]):
         spec.values = values
-        texts.append(code_digest._text(tree))
+        texts.append(text_of(tree))
     assert texts[0] == texts[1]
 
 
@@ -332,7 +333,7 @@ def test_a_method_is_its_module_and_the_helpers_that_it_imports(monkeypatch: pyt
 
 
 def test_code_without_a_file_has_none() -> None:
-    assert code_digest.digest("builtins") is None
+    assert module_digest("builtins") is None
 
 
 def test_a_module_that_moved_is_known_by_its_former_name() -> None:
@@ -352,7 +353,7 @@ def test_a_module_that_moved_is_known_by_its_former_name() -> None:
     assert syntax(f"{one}\n{other}") != syntax(f"{other}\n{one}")
 
 
-PINNED = Path(__file__).parent / "contract" / "pinned_code.csv"
+PINNED = Path(__file__).parents[1] / "contract" / "pinned_code.csv"
 REFUSING = {"cd2_pfed", "fedas", "fedrep", "fedpg", "s_fedpg", "fliu", "per_fedavg", "fedamp", "scaff_pd"}
 TABLES: dict[str, Registry[Any]] = {"algorithm": ALGORITHMS, "model": MODELS, "partition": PARTITIONS}
 

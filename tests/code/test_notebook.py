@@ -15,8 +15,11 @@ import fork_server
 import pandas as pd
 import pytest
 
-from pfl_ops import code_digest, notebook
 from pfl_ops.algorithms import ALGORITHMS
+from pfl_ops.code.digest import module_digest
+from pfl_ops.code.notebook import definition_digest
+from pfl_ops.code.pickles import pickled
+from pfl_ops.code.script import values_digest
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.data.partition import PARTITIONS
 from pfl_ops.errors import PflOpsError
@@ -77,12 +80,12 @@ def cells(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
 
 
 def test_the_same_code_has_the_same_digest_in_each_kernel(cells: Callable[..., Any]) -> None:
-    first = notebook.digest(cells(DECO, CELL))
-    assert first is not None and first == notebook.digest(cells(DECO, CELL))
+    first = definition_digest(cells(DECO, CELL))
+    assert first is not None and first == definition_digest(cells(DECO, CELL))
     in_words = CELL.replace("A method.", "The method.").replace("  # its own step", "")
-    assert notebook.digest(cells("x = 1\n", DECO, "\n\n\n" + in_words)) == first
+    assert definition_digest(cells("x = 1\n", DECO, "\n\n\n" + in_words)) == first
     assert (
-        notebook.digest(cells(DECO, CELL, "s, r, own, other = 1, 2, 3, 4\n")) == first  # names of its own
+        definition_digest(cells(DECO, CELL, "s, r, own, other = 1, 2, 3, 4\n")) == first  # names of its own
     )  # names of arguments, of locals
 
 
@@ -103,17 +106,17 @@ def test_the_same_code_has_the_same_digest_in_each_kernel(cells: Callable[..., A
 )
 def test_an_edit_of_what_the_definition_needs_counts(cells: Callable[..., Any], old: str, new: str) -> None:
     assert CELL.count(old) == 1
-    assert notebook.digest(cells(DECO, CELL)) != notebook.digest(cells(DECO, CELL.replace(old, new)))
+    assert definition_digest(cells(DECO, CELL)) != definition_digest(cells(DECO, CELL.replace(old, new)))
 
 
 def test_the_definition_that_was_run_last_counts(cells: Callable[..., Any]) -> None:
     """In one kernel, with the helper's cell run again alone as well."""
     edited = CELL.replace("range(3)", "range(4)")
-    assert notebook.digest(cells(DECO, CELL, edited)) == notebook.digest(cells(DECO, edited))
-    twice = notebook.digest(cells(DECO + CELL + edited))  # in one cell
-    assert None is not twice == notebook.digest(cells(DECO + edited))
+    assert definition_digest(cells(DECO, CELL, edited)) == definition_digest(cells(DECO, edited))
+    twice = definition_digest(cells(DECO + CELL + edited))  # in one cell
+    assert None is not twice == definition_digest(cells(DECO + edited))
     helper = "def scaled(x):\n    return x\n"
-    assert notebook.digest(cells(DECO, CELL, helper)) != notebook.digest(cells(DECO, CELL))
+    assert definition_digest(cells(DECO, CELL, helper)) != definition_digest(cells(DECO, CELL))
 
 
 def test_the_base_that_the_class_has_counts(cells: Callable[..., Any]) -> None:
@@ -121,10 +124,10 @@ def test_the_base_that_the_class_has_counts(cells: Callable[..., Any]) -> None:
     that results of the earlier code stood under the hash of the edited one."""
     base = "class Base:\n    def g(self): return {}\n"
     mine = "class Mine(Base):\n    def h(self): return self.g()\n"
-    before, edited = notebook.digest(cells(base.format(1), mine)), notebook.digest(cells(base.format(2), mine))
+    before, edited = definition_digest(cells(base.format(1), mine)), definition_digest(cells(base.format(2), mine))
     assert None is not before != edited is not None
-    assert notebook.digest(cells(base.format(1), mine, base.format(2))) == before
-    assert notebook.digest(cells(base.format(1), mine, base.format(2), mine)) == edited
+    assert definition_digest(cells(base.format(1), mine, base.format(2))) == before
+    assert definition_digest(cells(base.format(1), mine, base.format(2), mine)) == edited
 
 
 def test_what_other_cells_put_around_the_definition_counts(cells: Callable[..., Any]) -> None:
@@ -137,7 +140,7 @@ def test_what_other_cells_put_around_the_definition_counts(cells: Callable[..., 
         ((CELL, set_later.format(1)), (CELL, set_later.format(2))),
         ((CELL, derived), (CELL.replace("range(3)", "range(4)"), derived)),
     ):
-        digests = [notebook.digest(cells(DECO, *sources)) for sources in (one, two, one)]
+        digests = [definition_digest(cells(DECO, *sources)) for sources in (one, two, one)]
         assert None not in digests and digests[0] == digests[2] != digests[1]
 
 
@@ -150,26 +153,28 @@ def test_values_that_a_definition_keeps_count(cells: Callable[..., Any], place: 
     """A value's cell that is run again does not change attributes and defaults before the definition's own cell is run,
     too. The hash was that of the edited value, so that results of the earlier one were read for it."""
     mine = MINE.format(*[value if number == place else "0.5" for number in range(3)])
-    before, edited = (notebook.digest(cells(f"LAM = {lam}\n", mine)) for lam in (1, 2))
-    later = notebook.digest(cells("LAM = 1\n", mine, "LAM = 2\n"))
+    before, edited = (definition_digest(cells(f"LAM = {lam}\n", mine)) for lam in (1, 2))
+    later = definition_digest(cells("LAM = 1\n", mine, "LAM = 2\n"))
     assert None is not later not in (before, edited) and before != edited
-    again = notebook.digest(cells("LAM = 1.5\n", mine, "LAM = 1.5\n"))  # another object
-    assert again == notebook.digest(cells("LAM = 1.5\n", mine))
+    again = definition_digest(cells("LAM = 1.5\n", mine, "LAM = 1.5\n"))  # another object
+    assert again == definition_digest(cells("LAM = 1.5\n", mine))
 
 
 def test_attributes_that_another_cell_sets_count(cells: Callable[..., Any]) -> None:
     """Not those that the class itself sets or fills: a run would change the hash under which it is kept."""
     mine = MINE.format("LAM", "LAM", "torch.relu") + "    def g(self): self.s.append(1); type(self).calls += 1\n"
     sources = ("import torch\nLAM = 1\n", mine + "    s = [1]\n    calls = 0\n")
-    digests = [notebook.digest(cells(*sources, more)) for more in ("", "Mine.n = 3\n", "Mine.n = 4\n")]
+    digests = [definition_digest(cells(*sources, more)) for more in ("", "Mine.n = 3\n", "Mine.n = 4\n")]
     assert None not in digests and len(set(digests)) == 3
-    assert notebook.digest(cells(*sources, "Mine.calls = 3\nMine.s.append(2)\nMine.z = 3\n")) == digests[0]
+    assert definition_digest(cells(*sources, "Mine.calls = 3\nMine.s.append(2)\nMine.z = 3\n")) == digests[0]
     W = ("import torch\nW = torch.{}(3)\n", MINE.format("W", 1, 2))
-    kept = [notebook.digest(cells(W[0].format(which), W[1], *after)) for which, after in (("ones", ()), ("zeros", ()))]
-    assert notebook.digest(cells(W[0].format("ones"), W[1], W[0].format("zeros"))) not in (*kept, None)
+    kept = [
+        definition_digest(cells(W[0].format(which), W[1], *after)) for which, after in (("ones", ()), ("zeros", ()))
+    ]
+    assert definition_digest(cells(W[0].format("ones"), W[1], W[0].format("zeros"))) not in (*kept, None)
     bare = "class Mine:\n    'One.'\n    def f(self): return self.n, self.__dict__, self.__doc__\n"
-    assert notebook.digest(cells(bare)) == notebook.digest(cells(bare.replace("One", "Two")))  # in words
-    assert len({notebook.digest(cells(bare, f"Mine.n = {n}\n")) for n in (1, 2)} | {None}) == 3
+    assert definition_digest(cells(bare)) == definition_digest(cells(bare.replace("One", "Two")))  # in words
+    assert len({definition_digest(cells(bare, f"Mine.n = {n}\n")) for n in (1, 2)} | {None}) == 3
 
 
 HELD = {
@@ -195,7 +200,7 @@ def test_functions_in_values_count_by_their_code(cells: Callable[..., Any], name
     """The same in another kernel, whose cells have other files, and an edit is another one."""
     mine, digests = "class Mine:\n    def f(self, x): return h(x)\n", []
     for source in (HELD[name], HELD[name], HELD[name].replace("2", "3")):
-        digests.append(notebook.digest(cells(source, mine)))
+        digests.append(definition_digest(cells(source, mine)))
     assert None is not digests[0] == digests[1] != digests[2]
 
 
@@ -203,7 +208,7 @@ def test_lines_of_a_class_do_not_count(cells: Callable[..., Any]) -> None:
     """Python 3.13 writes them into the class."""
     mine, digests = "class Mine:\n    def f(self, x): return A\n", []
     for line in (1, 2):
-        digests.append(notebook.digest(cells(f"class A:\n    k = 2\nA.__firstlineno__ = {line}\n", mine)))
+        digests.append(definition_digest(cells(f"class A:\n    k = 2\nA.__firstlineno__ = {line}\n", mine)))
     assert None is not digests[0] == digests[1]
 
 
@@ -217,7 +222,7 @@ def test_sets_have_one_order_in_each_process(monkeypatch: pytest.MonkeyPatch) ->
         lambda v: SimpleNamespace(k=v),
     ]
     for wrapped in wraps:
-        one, other = (notebook._pickled(wrapped({*order})) for order in orders)
+        one, other = (pickled(wrapped({*order})) for order in orders)
         assert one is not None and one == other
 
 
@@ -232,10 +237,10 @@ def test_a_module_of_the_user_counts_in_values(
     module = importlib.import_module("own_held")
     uses = "from functools import partial\nimport own_held\nh = {}\nclass Mine:\n    def f(self, x): return h(x)\n"
     cell = [uses.format(value) for value in ("partial(own_held.f)", "[own_held.f]", "own_held.A()", "own_held.A().g")]
-    first = [notebook.digest(cells(each)) for each in cell]
+    first = [definition_digest(cells(each)) for each in cell]
     (tmp_path / "own_held.py").write_text(source.replace("2 * x", "33 * x"))
     importlib.reload(module)
-    edited = [notebook.digest(cells(each)) for each in cell]
+    edited = [definition_digest(cells(each)) for each in cell]
     assert None not in first + edited and len({*first, *edited}) == 8
 
 
@@ -249,7 +254,7 @@ def test_a_module_of_the_user_counts_by_its_code(
     use = "class Mine:\n    def step(self, x):\n        return {}(x)\n"
     ways = ("import {} as h\n" + use.format("h.f"), "from {} import f\n" + use.format("f"))
     for way in ways:
-        one, two = (notebook.digest(cells(way.format(f"own_helper_{n}"))) for n in (1, 2))
+        one, two = (definition_digest(cells(way.format(f"own_helper_{n}"))) for n in (1, 2))
         assert one is not None and two is not None and one != two
 
 
@@ -260,7 +265,7 @@ def test_numbers_that_a_cell_sets_in_a_module_count(
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "own_set.py").write_text("K = 1\nCALLS = 0\ndef f(x):\n    return K * x\n")
     source = "import own_set as h\nclass Mine:\n    def step(self, x):\n        h.CALLS += 1\n        return h.f(x)\n"
-    digests = [notebook.digest(cells(source, more)) for more in ("", "h.CALLS = 5\n", "h.K = 5\n")]
+    digests = [definition_digest(cells(source, more)) for more in ("", "h.CALLS = 5\n", "h.K = 5\n")]
     assert None is not digests[0] == digests[1] != digests[2]
 
 
@@ -278,16 +283,16 @@ def test_a_module_of_the_user_counts_as_it_was_loaded_last(
     file.write_text("def f(x):\n    return 1 * x\n")
     mine = cells("import own_reloaded as h\nclass Mine:\n    def step(self, x):\n        return h.f(x)\n")
     module: Any = importlib.import_module("own_reloaded")
-    first = notebook.digest(mine)
+    first = definition_digest(mine)
     file.write_text("def f(x):\n    return 22 * x\n")
-    assert notebook.digest(mine) == first and module.f(1) == 1
+    assert definition_digest(mine) == first and module.f(1) == 1
     importlib.reload(module)
-    second = notebook.digest(mine)
+    second = definition_digest(mine)
     assert second != first and module.f(1) == 22
     file.write_text("def f(x):\n    return 333 * x\n")
-    assert notebook.digest(mine) == second
+    assert definition_digest(mine) == second
     module.f.__code__ = (lambda x: 333 * x).__code__
-    assert notebook.digest(mine) not in (first, second, None)
+    assert definition_digest(mine) not in (first, second, None)
 
 
 def test_a_function_of_before_a_module_was_loaded_again_counts(
@@ -308,16 +313,16 @@ def test_a_function_of_before_a_module_was_loaded_again_counts(
         for text in (old, edited):
             file.write_text(text)
             importlib.reload(sys.modules["own_f"])
-            digests.append(notebook.digest(mine))
+            digests.append(definition_digest(mine))
         if "own_between" in sys.modules:
             importlib.reload(sys.modules["own_between"])
-        digests.append(notebook.digest(cells(source)))
+        digests.append(definition_digest(cells(source)))
         assert None not in digests and len(set(digests)) == 3
         file.write_text(old)
         importlib.reload(sys.modules["own_f"])
         if "own_between" in sys.modules:
             importlib.reload(sys.modules["own_between"])
-        assert notebook.digest(cells(source)) == digests[0]
+        assert definition_digest(cells(source)) == digests[0]
 
 
 @pytest.mark.parametrize(
@@ -331,12 +336,12 @@ def test_a_function_of_before_a_module_was_loaded_again_counts(
     ids=["inside a function", "a value that can't be pickled", "no function", "no source"],
 )
 def test_a_definition_that_can_not_be_read_has_none(cells: Callable[..., Any], source: str) -> None:
-    assert notebook.digest(cells(source)) is None
+    assert definition_digest(cells(source)) is None
 
 
 def test_functions_and_decorated_ones_are_read(cells: Callable[..., Any]) -> None:
     source = "import torch\n@torch.no_grad()\ndef Mine(x):\n    return x + 1\n"
-    one, two = (notebook.digest(cells(text)) for text in (source, source.replace("+ 1", "+ 2")))
+    one, two = (definition_digest(cells(text)) for text in (source, source.replace("+ 1", "+ 2")))
     assert one is not None and two is not None and one != two
 
 
@@ -411,9 +416,9 @@ class Mine:
 
 def test_values_that_the_text_of_a_script_says_do_not_count(script: Callable[..., str]) -> None:
     """The hashes of scripts without others stay as they were."""
-    assert script(STATED) == code_digest.digest("__main__") and notebook.values(sys.modules["__main__"].Mine) == ""
+    assert script(STATED) == module_digest("__main__") and values_digest(sys.modules["__main__"].Mine) == ""
     for more in ("K = 3\n", "Mine.n = 3\n", "def h(K): K = 2\n", "T = (1, 'b')\n"):
-        assert script(STATED + more) != code_digest.digest("__main__"), more
+        assert script(STATED + more) != module_digest("__main__"), more
 
 
 def test_integers_of_more_digits_than_python_writes_count(
@@ -425,7 +430,7 @@ def test_integers_of_more_digits_than_python_writes_count(
         "class Mine:\n    n = K\n    def f(self, x=K): return K, T, A.n, self.n\n"
     )
     assert script(source) == script(source) != script(source.replace("5000", "5001"))
-    assert notebook.digest(cells(DECO, CELL.replace("range(3)", f"range(0x{'F' * 5000})"))) is None
+    assert definition_digest(cells(DECO, CELL.replace("range(3)", f"range(0x{'F' * 5000})"))) is None
 
 
 def test_values_count_in_processes_that_a_script_starts(tmp_path: Path) -> None:
@@ -480,14 +485,14 @@ def test_state_of_a_script_does_not_count(script: Callable[..., str]) -> None:
     """A run that counts its calls had another hash when it ended, and a value with an address one in each process."""
     first = script(STATE)
     main: Any = sys.modules["__main__"]
-    values = notebook.values(main.Mine)
+    values = values_digest(main.Mine)
     main.Mine().f()
-    assert main.calls == main.made.seen == 1 and notebook.values(main.Mine) == values != ""
+    assert main.calls == main.made.seen == 1 and values_digest(main.Mine) == values != ""
     script(STATE)
     main = sys.modules["__main__"]
-    assert notebook.values(main.Mine) == values  # at other addresses
+    assert values_digest(main.Mine) == values  # at other addresses
     main.args.names = {8, 0}
-    assert notebook.values(main.Mine) == values
+    assert values_digest(main.Mine) == values
     assert script(STATE.replace("[0.1]", "[0.2]")) != first
 
 
@@ -512,7 +517,7 @@ def test_cells_after_a_script_count(cells: Callable[..., Any], script: Callable[
     for cell in (CELL, CELL.replace("range(3)", "range(4)")):
         table.add("mine", cells(DECO, cell))
         digests.append(table.digest("mine"))
-    assert len(set(digests)) == 3 and digests[-1] == notebook.digest(table.get("mine"))
+    assert len(set(digests)) == 3 and digests[-1] == definition_digest(table.get("mine"))
 
 
 def test_trials_do_not_begin_with_what_a_notebook_defines(cells: Callable[..., Any]) -> None:
