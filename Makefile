@@ -114,7 +114,7 @@ test-fast: $(STAMP) ## the tests that take less than a few seconds each
 lowest: ## the quick tests with the oldest versions that pyproject.toml allows, in .venv-lowest; needs a network
 	@test -x $(LOWEST)/python || $(PYTHON) -m venv .venv-lowest
 	$(LOWEST)/python -m pip install --quiet --disable-pip-version-check uv
-	$(LOWEST)/uv pip compile --quiet --resolution lowest-direct --extra dev pyproject.toml -o .venv-lowest/versions.txt
+	$(LOWEST)/uv pip compile --quiet --python $(LOWEST)/python --resolution lowest-direct --extra dev pyproject.toml -o .venv-lowest/versions.txt
 	$(LOWEST)/uv pip install --python $(LOWEST)/python -r .venv-lowest/versions.txt -e .
 	$(LOWEST)/python -m pytest -q -n $(N) --max-worker-restart=0 -m "not slow"
 
