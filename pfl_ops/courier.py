@@ -37,7 +37,7 @@ def track(niceness: int, *folders: str) -> None:
     child.lower_priority(niceness)
     failed = False
     for folder in map(Path, folders):
-        if len(folders) > 1 and _has_modules(folder):  # those of another request may have their names
+        if len(folders) > 1 and _has_code(folder):  # that of another request may have its names, or end the process
             alone = child.lasting_command("pfl_ops.courier.track", 0, str(folder))
             failed |= subprocess.run(alone, check=False).returncode != 0
             continue
@@ -65,10 +65,11 @@ def track(niceness: int, *folders: str) -> None:
     sys.exit(failed)
 
 
-def _has_modules(folder: Path) -> bool:
-    """True if a request has modules of the user that its plug-ins import."""
+def _has_code(folder: Path) -> bool:
+    """True if a request has code of the user."""
     with suppress(PflOpsError):
-        return bool(requests.read(folder).modules)
+        request = requests.read(folder)
+        return bool(request.plugins or request.modules)
     return False
 
 

@@ -440,16 +440,21 @@ class Own(FedAvg):
 
 def test_a_plug_in_is_tracked_as_it_was_loaded(home, tmp_path, monkeypatch):
     """In a loop of edits and runs the courier, which begins later, read the next edit: the run was in the checkpoints
-    only."""
-    file = tmp_path / "own.py"
-    file.write_text(PLUGIN.replace('"own"', '"own_edited"'), encoding="latin-1")
-    registry.load_plugin(file)
+    only. Where one courier tracked two of these runs, the second plug-in was refused: the first had its method's name.
+    """
+    file, hashes = tmp_path / "own.py", []
     with monkeypatch.context() as patch:
         patch.setattr(requests, "start", lambda folders, **_: None)
-        own = Experiment.of("own_edited", dataset="digits", model="linear", clients=3, rounds=1)
-        go(own, home)
+        for factor in (1, 2):
+            file.write_text(PLUGIN.replace("own\"", "own_edited\"") + f"\nK = {factor}\n", encoding="latin-1")
+            registry.load_plugin(file)
+            own = Experiment.of("own_edited", dataset="digits", model="linear", clients=3, rounds=1)
+            hashes.append(go(own, home).hash)
     file.write_text("raise ValueError")
-    assert only(home).status == "FINISHED" and requests.problems(WorkFolder(home)) == []
+    with Store.open(home) as store:
+        found = {(run.tags["pfl_ops.experiment_hash"], run.status) for run in store.runs()}
+    assert found == {(one, "FINISHED") for one in hashes} and len(found) == 2
+    assert requests.problems(WorkFolder(home)) == []
 
 
 @pytest.mark.parametrize("then", ["edited", "removed"])
