@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import torch
@@ -27,6 +28,8 @@ from pfl_ops.files import write_whole
 from pfl_ops.reports.pages.document import Document, Head, PageSection, Row, Table, TableCell
 from pfl_ops.reports.pages.write import write
 from pfl_ops.tracking import Store
+from pfl_ops.tracking.home import WorkFolder as Home
+from pfl_ops.tracking.spools import requests
 from pfl_ops.tuning.resources.resource_request import ResourceRequest
 from pfl_ops.tuning.session.begin import RUN, PreparedStudy, StudyOptions
 from pfl_ops.tuning.studies import study_database
@@ -193,6 +196,40 @@ class WorkFolder(Job):
         return {**tracked(folder), "study tables": tables}
 
 
+class Request(Job):
+    """A request to a courier with copies of two files, which is taken up: here it is only removed."""
+
+    def prepare(self, folder: Path) -> None:
+        for name in ("a.bin", "b.bin"):
+            (folder / name).write_bytes(BYTES)
+
+    def make(self, folder: Path) -> Home:
+        """Leave a request for a run that is over."""
+        os.environ["PFL_OPS_CACHE"] = str(folder / "cache")
+        home, files = Home(folder), [str(folder / name) for name in ("a.bin", "b.bin")]
+        request = requests.Request({}, "0" * 64, None, {}, "kills", "one", {}, {}, files=files)
+        with mock.patch.object(requests, "start"):
+            requests.RequestedRun(home, request).end(requests.RunEnd("FINISHED", time=1))
+        return home
+
+    def work(self, folder: Path) -> None:
+        requests.drop_killed(Home(folder), "0" * 64)
+        for one in requests.pending(Home(folder)) or requests.pending(self.make(folder)):
+            requests.remove(one)
+
+    def look(self, folder: Path) -> None:
+        """A courier takes up whole requests alone."""
+        os.environ["PFL_OPS_CACHE"] = str(folder / "cache")
+        for one in requests.pending(Home(folder)):
+            for _, copy in requests.copies(one, requests.read(one)):
+                assert copy.read_bytes() == BYTES, f"{copy} is not whole"
+
+    def outcome(self, folder: Path) -> dict[str, Any]:
+        """The next run's request removes what a killed process left."""
+        there = self.make(folder).requests.iterdir()
+        return {"requests": sorted("draft" if path.name.startswith(".") else "whole" for path in there)}
+
+
 # -- studies -----------------------------------------------------------------------------------------------------------
 
 FIRST = (0.05, 0.1, 0.2)
@@ -324,6 +361,7 @@ JOBS: dict[str, Job] = {
     "rounds-memory": Rounds("memory"),
     "rounds-file": Rounds("file"),
     "outbox": Outbox(),
+    "request": Request(),
     "work-folder": WorkFolder(),
     "study-begins": StudyBegins(),
     "cache": Cache(),

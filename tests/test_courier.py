@@ -84,7 +84,7 @@ def test_request_interrupted_while_it_is_written_leaves_no_draft(home, monkeypat
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(requests, "write_whole", interrupted)
+        patched.setattr(requests, "sync", interrupted)
         with pytest.raises(KeyboardInterrupt):
             go(experiment(), home)
     assert not list((home / "requests").iterdir())
@@ -446,7 +446,7 @@ def test_a_plug_in_is_tracked_as_it_was_loaded(home, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(requests, "start", lambda folders, **_: None)
         for factor in (1, 2):
-            file.write_text(PLUGIN.replace("own\"", "own_edited\"") + f"\nK = {factor}\n", encoding="latin-1")
+            file.write_text(PLUGIN.replace('own"', 'own_edited"') + f"\nK = {factor}\n", encoding="latin-1")
             registry.load_plugin(file)
             own = Experiment.of("own_edited", dataset="digits", model="linear", clients=3, rounds=1)
             hashes.append(go(own, home).hash)

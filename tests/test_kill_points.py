@@ -58,6 +58,7 @@ def kill(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kill]:
         ("rounds-memory", 60, [*ROUNDS, "open .writing-#/meta.json", "sync .writing-#/meta.json"]),
         ("rounds-file", 8, ROUNDS),
         ("outbox", 18, ["sync spool/#/journal.jsonl", "commit after mlflow.db: insert into latest_metrics"]),
+        ("request", 40, ["sync requests/.#-#-#/files/...", "rename to requests/#-#-#", "rename to requests/.#-#-#-#"]),
         ("study-begins", 8, ["commit after studies.db: insert into study_user_attributes"]),
         ("cache", 20, ["sync .unpacking-#/x_train.npy", "rename to #"]),
         ("partition", 10, ["rename to partition/partition.json"]),

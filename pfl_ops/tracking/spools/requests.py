@@ -38,7 +38,7 @@ from filelock import FileLock
 
 from pfl_ops.data.store import cache_folder
 from pfl_ops.errors import PflOpsError
-from pfl_ops.files import replacing, write_whole
+from pfl_ops.files import alone_in, replacing, sync, write_whole
 from pfl_ops.registry import Packed
 from pfl_ops.system import child
 from pfl_ops.tracking.home import TrackingTarget, WorkFolder
@@ -127,16 +127,22 @@ class RequestedRun:
     def __init__(self, home: WorkFolder, request: Request) -> None:
         name = f"{time.time_ns():019d}-{request.digest[:12]}-{uuid.uuid4().hex[:8]}"
         self.folder, draft = home.requests / name, home.requests / f".{name}"
+        self._owner = FileLock(draft / OWNER)
         try:
-            draft.mkdir(parents=True)
+            with alone_in(home.requests):
+                for left in home.requests.glob(".*"):
+                    if not is_locked(left / OWNER):  # its process was killed while it wrote or removed it
+                        shutil.rmtree(left, ignore_errors=True)
+                draft.mkdir(parents=True)
+                self._owner.acquire(timeout=0)
             for path, copy in copies(draft, request):
                 copy.parent.mkdir(exist_ok=True)
                 shutil.copyfile(path, copy)
             text = json.dumps(asdict(request))
             (draft / SIGNATURE).write_text(_signature(text))
-            write_whole(draft / REQUEST, text)
-            self._owner = FileLock(draft / OWNER)
-            self._owner.acquire(timeout=0)
+            (draft / REQUEST).write_text(text)
+            for path in [*draft.rglob("*"), draft]:
+                sync(path)
             draft.rename(self.folder)  # the lock stays: it is on the open file
         except BaseException as error:  # Ctrl-C and SIGTERM too
             shutil.rmtree(draft, ignore_errors=True)
