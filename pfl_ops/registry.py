@@ -6,7 +6,7 @@ import importlib.machinery
 import importlib.util
 import os
 import sys
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
@@ -285,13 +285,27 @@ class PackedModules:
     def __init__(self, packed: Iterable[Packed]) -> None:
         self.modules = {name: (Path(path), source.encode("latin-1")) for name, path, source in packed}
 
-    def find_spec(self, name: str, path: object = None, target: object = None) -> importlib.machinery.ModuleSpec | None:
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
         if name not in self.modules:
-            return None
+            within = next((one for one in self.modules if one.startswith(f"{name}.")), None)
+            if within is None:
+                return None
+            others = (finder.find_spec(name, path, target) for finder in sys.meta_path if finder is not self)
+            return next(filter(None, others), None) or self._namespace(name, within)
         file, source = self.modules[name]
         inside = [str(file.parent)] if file.name == "__init__.py" else None  # its modules
         loader = _AsRead(name, file, source)
         return importlib.util.spec_from_file_location(name, file, loader=loader, submodule_search_locations=inside)
+
+    def _namespace(self, name: str, within: str) -> importlib.machinery.ModuleSpec:
+        """Return a package without `__init__.py` whose folder is gone, by a module in it."""
+        file = self.modules[within][0]
+        spec = importlib.machinery.ModuleSpec(name, None, is_package=True)
+        below = within.count(".") - name.count(".") - (file.name != "__init__.py")
+        spec.submodule_search_locations = [str(file.parents[below])]
+        return spec
 
 
 def _has(path: Path, digest: str) -> bool:

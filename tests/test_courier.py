@@ -463,12 +463,15 @@ def test_modules_of_a_plug_in_are_tracked_as_they_were(home, tmp_path, monkeypat
     courier may track two runs that had other modules under the same names."""
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / f"own_parts_{then}").mkdir()
+    (tmp_path / f"own_space_{then}" / "inner").mkdir(parents=True)  # packages without __init__.py
     helper, inner = tmp_path / f"own_helper_{then}.py", tmp_path / f"own_parts_{then}" / "__init__.py"
+    leaf = tmp_path / f"own_space_{then}" / "inner" / "leaf.py"
+    leaf.write_text("K = 1\n")
     inner.write_text("def half(x): return x / 2\n")
     helper.write_text(f"def f(x):\n    import own_parts_{then} as parts\n    return parts.half(x)\n")
     (tmp_path / "own.py").write_text(
         PLUGIN.replace('"own"', f'"own_with_{then}"').replace(" super", f" own_helper_{then}.f(0.0) or super")
-        + f"\nimport own_helper_{then}"
+        + f"\nimport own_helper_{then}\nfrom own_space_{then}.inner import leaf"
     )
     registry.load_plugin(tmp_path / "own.py")
     own = Experiment.of(f"own_with_{then}", dataset="digits", model="linear", clients=3, rounds=1)
@@ -478,11 +481,13 @@ def test_modules_of_a_plug_in_are_tracked_as_they_were(home, tmp_path, monkeypat
         inner.write_text("def half(x): return x / 3.0\n")  # another size: else Python may take the compiled file
         importlib.reload(sys.modules[f"own_parts_{then}"])
         results.append(go(own, home))
-    for file in (helper, inner):
+    for file in (helper, inner, leaf):
         if then == "edited":
             file.write_text("raise ValueError")
         else:
             file.unlink()
+    if then == "removed":
+        shutil.rmtree(leaf.parents[1])
     with Store.open(home) as store:
         found = {(run.tags["pfl_ops.experiment_hash"], run.status) for run in store.runs()}
     assert found == {(result.hash, "FINISHED") for result in results} and len(found) == 2
