@@ -103,15 +103,16 @@ def test_clients_that_are_not_given_have_no_score() -> None:
 
 @WAYS
 def test_some_clients_only(stack: int | None) -> None:
-    """evaluation.clients = 2: two are drawn, for all stages the same; what they are scored on does not change."""
-    s = scorer(stack, clients=2)
-    assert len(s.clients) == 2
-    kept, whole = s.clients.numpy(), scorer(stack)
+    """evaluation.clients = 2: clients 1 and 3 for all stages; what they are scored on does not change."""
+    s, whole = scorer(stack, seed=2, synthetic=(50,), clients=2), scorer(stack, seed=2, synthetic=(50,))
+    assert s.clients.tolist() == [1, 3] and s.sizes.tolist() == [3, 1]
+    kept = s.clients.numpy()
     for models in (each(s, [0, 1, 2, 0]), *(Models(always(label, s.trainer.task.initial)) for label in range(3))):
         some, all_ = s.score([models], pooled=True), whole.score([models], pooled=True)
         assert all_.pooled is not None
         close(some.local, all_.local[kept].tolist())
         close(some.pooled, all_.pooled[kept].tolist())
+        close(some.synthetic[50], all_.synthetic[50][kept].tolist())
 
 
 def test_the_draw_of_clients_and_of_the_subset_hangs_on_the_seed_alone() -> None:
@@ -135,13 +136,15 @@ def test_all_clients_up_to_two_hundred_else_two_hundred(n: int, expected: int) -
 @WAYS
 def test_the_subset_is_for_the_curves_and_the_pool_for_the_last_round(stack: int | None) -> None:
     """Half of 8 samples, class by class as the pool has them: 3, 3, 2 of 8 are 1.5, 1.5, 1 of 4."""
-    s = scorer(stack, subset=4)
+    s = scorer(stack, subset=4, synthetic=(100,))
     y = s.feed.y[s.subset]
     counts = torch.bincount(y, minlength=N_CLASSES).tolist()
     assert len(y) == 4 and counts[2] == 1 and set(counts[:2]) == {1, 2}
     for models in (each(s, [0] * 4), Models(always(0, s.trainer.task.initial))):
-        close(s.score([models], pooled=True).pooled, [counts[0] / 4] * 4)
-        close(s.score([models], pooled=True, full=True).pooled, [3 / 8] * 4)
+        for full, expected in ((False, counts[0] / 4), (True, 3 / 8)):
+            found = s.score([models], pooled=True, full=full)
+            close(found.pooled, [expected] * 4)
+            close(found.synthetic[100], [expected] * 4)
         close(s.score([models], pooled=True).local, [3 / 4, 0, NONE, 0])  # all of a client's own, always
 
 
@@ -294,9 +297,23 @@ def test_a_shared_model_that_is_asked_again_is_not_run_again(monkeypatch: pytest
     changed = s.score([Models(model)], pooled=True, full=True)
     assert len(asked) == 4
     close(changed.local, [0.0, 1 / 3, NONE, 1.0])
-    others = s.score([Models(model, predict=lambda net, w, x: net(w, x).roll(1, -1))], pooled=True, full=True)
-    assert len(asked) == 5  # the same numbers, asked in another way: it says 0
-    close(others.local, [3 / 4, 0.0, NONE, 0.0])
+    model.copy_(always(0, s.trainer.task.initial))
+    close(s.score([Models(model)], pooled=True, full=True).local, [3 / 4, 0.0, NONE, 0.0])
+    assert len(asked) == 5  # the model that was asked last, with new numbers
+
+
+def test_a_shared_model_that_is_asked_in_another_way_is_run_again() -> None:
+    """It says 0, moved on by 0, 1, 0, 2, 1, 0 classes, each by another `ctx` or another function."""
+
+    def moved(net: Net, w: Tensor, x: Tensor, *, by: Tensor | int = 0) -> Tensor:
+        return net(w, x).roll(int(by), -1)
+
+    s = scorer()
+    model = always(0, s.trainer.task.initial)
+    of = [[3 / 4, 0.0, NONE, 0.0], [1 / 4, 2 / 3, NONE, 0.0], [0.0, 1 / 3, NONE, 1.0]]
+    ways = [Models(model, None, {"by": torch.tensor([n])} if n else {}, moved) for n in (0, 1, 0, 2, 1)]
+    for one, by in zip([*ways, Models(model)], (0, 1, 0, 2, 1, 0), strict=True):
+        close(s.score([one], pooled=True).local, of[by])
 
 
 @WAYS
@@ -316,6 +333,10 @@ def test_a_model_that_a_client_holds_in_two_stages_is_asked_once(
     close(again.local, first.local.tolist())
     close(again.pooled, first.pooled.tolist())  # type: ignore[union-attr]
     close(local.local, [NONE, 2 / 3, NONE, 0.0])
+    s.score([each(s, [1, 1], [0, 1])], pooled=True)
+    s.score([each(s, [1, 1], [2, 3])], pooled=False)  # these are not asked for the pool's samples yet
+    ones = Models(always(1, s.trainer.task.initial))
+    close(s.score([each(s, [1] * 4)], pooled=True).pooled, s.score([ones], pooled=True).pooled)
     for change in (
         lambda: s.score([each(s, [0, 1, 2, 0])], pooled=True, full=True),
         lambda: s.score([each(s, [0, 1, 2, 1])], pooled=True, full=True),

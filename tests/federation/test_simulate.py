@@ -26,6 +26,8 @@ from pfl_ops.federation.loop import diverged, finish
 from pfl_ops.federation.loop.diverged import Diverged
 from pfl_ops.federation.loop.simulate import Simulation, commit
 from pfl_ops.federation.method.contract import ClientRows, Models, Rows
+from pfl_ops.federation.scoring.evaluate import Scores
+from pfl_ops.federation.scoring.stages import _is_copied, keys
 from pfl_ops.federation.settings import (
     DirichletParticipation,
     Evaluation,
@@ -162,6 +164,13 @@ def test_start_of_groups_of_equal_models_is_of_each(at_once: int, monkeypatch: p
     start = next(iter(simulation(Puppet(l1=lambda k: min(k, 2)), rounds=1).run()))
     assert start.metrics["test/L1/local/mean"] == pytest.approx((3 / 4 + 2 / 3 + 1) / 3)
     assert start.metrics["test/L1/global/worst"] == pytest.approx(2 / 8)
+
+
+@pytest.mark.parametrize(("kind", "copied"), [([0, 0], True), ([0, 1], False)])
+def test_start_is_one_model_only_with_what_predict_needs(kind: list[int], copied: bool) -> None:
+    one, each = Models(torch.ones(3), ctx={"kind": torch.tensor(0)}), torch.ones(2, 3)
+    assert _is_copied(one, Models(each, torch.arange(2), {"kind": torch.tensor(kind)})) == copied
+    assert not _is_copied(one, Models(each, torch.arange(2)))
 
 
 @pytest.mark.parametrize(("shared", "said"), [(False, "None"), (True, "one model for all")])
@@ -368,6 +377,22 @@ def test_models_may_be_asked_for_a_few_at_a_time(at_once: int, monkeypatch: pyte
     whole = traces(played(FLIU(), rounds=2, share=0.5)[0])
     monkeypatch.setattr("pfl_ops.federation.scoring.stages.MODELS_AT_ONCE", at_once)
     same(whole, traces(played(FLIU(), rounds=2, share=0.5)[0]))
+
+
+@pytest.mark.parametrize("prefix", ["", "final/"])
+def test_keys_of_stages_by_hand(prefix: str) -> None:
+    """The worst client is that of 9 samples, the worst of 10 or more the other one; G has no pooled score."""
+    l1 = Scores(np.array([0.25, 0.5]), np.array([0.375, 0.625]), {20: np.array([0.5, 0.75])}, 4, 0.125)
+    g = Scores(np.array([0.5, 0.5]), np.array([math.nan, math.nan]), {}, 4, 0.125)
+    found = keys({"L1": l1, "G": g}, "test", (0.4,), np.array([9, 10]), prefix)
+    expected = {
+        "L1/local/mean": 0.375, "L1/local/worst": 0.25, "L1/local/worst_min10": 0.5, "L1/local/rho_40": 1.0,
+        "L1/global/mean": 0.5, "L1/global/worst": 0.375, "L1/global/se": 0.125, "L1/synthetic_20/worst": 0.5,
+        "L1/acc": 0.875, "G/local/mean": 0.5, "G/local/worst_min10": 0.5,
+    } | ({"L1/global/samples": 4.0} if prefix else {})  # fmt: skip
+    assert {f"{prefix}test/{key}": value for key, value in expected.items()}.items() <= found.items()
+    absent = ("L1/global/worst_min10", "L1/global/rho_40", "G/global/se", "G/global/samples", "G/acc")
+    assert not found.keys() & {f"{prefix}test/{key}" for key in absent}
 
 
 def test_synthetic_views_have_keys_and_columns() -> None:

@@ -417,8 +417,8 @@ def _are_right(scores: Tensor, y: Tensor) -> Tensor:
 def _not_finite(models: Models) -> list[int | None]:
     """Return the clients whose models are not finite; [None] if the model that all share is not.
 
-    >>> _not_finite(Models(torch.tensor([[1.0, 2.0], [1.0, math.nan]]), torch.tensor([4, 7])))
-    [7]
+    >>> _not_finite(Models(torch.tensor([[1.0, 2.0], [1.0, math.nan], [math.inf, 1.0]]), torch.tensor([4, 7, 9])))
+    [7, 9]
     """
     bad = (~models.params.sum(dim=-1).isfinite()).cpu()
     if models.clients is None:

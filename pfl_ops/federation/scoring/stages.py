@@ -189,8 +189,10 @@ def made(stage: Stage, clients: Tensor) -> Models:
 
 def _is_copied(one: Models, models: Models) -> bool:
     """True if a model [P] is that of each client, [C, P], with what `predict` needs."""
+    if one.ctx.keys() != models.ctx.keys():
+        return False
     pairs = [(one.params, models.params), *((one.ctx[name], models.ctx[name]) for name in one.ctx)]
-    return one.ctx.keys() == models.ctx.keys() and all(bool((rows == row).all()) for row, rows in pairs)
+    return all(bool((rows == row).all()) for row, rows in pairs)
 
 
 def keys(
