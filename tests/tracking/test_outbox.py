@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from memory_mlflow import MemoryMlflow, memory_sender
+from mlflow.exceptions import RestException
 
 from pfl_ops import tag_names
 from pfl_ops.errors import PflOpsError
@@ -182,10 +183,15 @@ def test_the_same_command_in_the_same_outbox_makes_the_run_whole(root, client):
     assert (folder / "refused.jsonl").exists()
 
 
-def test_damage_is_remembered_by_the_next_process(root, client):
-    """The damaged line was passed, then a kill; the end is delivered by another process."""
-    folder = write(root, OPEN, point(1), point(2), FINISH)
-    change(folder, 2, b"?\n")
+@pytest.mark.parametrize("line", [b"?\n", None])
+@pytest.mark.parametrize("torn", [b"", b'{"op": "metr'])
+@pytest.mark.parametrize("after", [point(2), {"op": "open"}], ids=["metrics", "no valid opening"])
+def test_damage_is_remembered_by_the_next_process(line, torn, after, root, client):
+    """The damaged line, or the gap, behind the opening was passed, then a kill; the end is delivered by another
+    process. `torn`: an earlier kill has left an unfinished note."""
+    folder = write(root, OPEN, point(1), after, FINISH)
+    (folder / "refused.jsonl").write_bytes(torn)
+    change(folder, 2, line)
     spool, sender = Spool(root, HEADER), memory_sender(client)
     sending = Delivery(sender, root)
     for end, entry in spool.entries():
@@ -199,6 +205,21 @@ def test_damage_is_remembered_by_the_next_process(root, client):
     assert (folder / "sent").exists()
     assert deliver(root, client)
     assert only(client).info.status == "FAILED" and tag_names.MISSING_RECORDS in only(client).data.tags
+
+
+def test_an_opening_that_was_not_sent_yet_hides_no_damage(root):
+    folder = write(root, OPEN, point(1), FINISH, OPEN)
+    change(folder, 2, b"?\n")
+    spool = Spool(root, HEADER)
+    (first, opening), (second, damage), *_ = spool.entries()
+    spool.done(first, opening)
+    spool.refuse(second, damage, damage.reason, damaged=True)
+    spool.done(second, damage)
+    spool.save()
+    spool.release()
+    again = Spool(root, HEADER)
+    assert again.damaged and again.missing == 1
+    again.release()
 
 
 def test_records_that_are_sent_again_take_the_note_away(root, client):
@@ -449,6 +470,36 @@ def test_trouble_with_one_spool_does_not_delay_the_next(root, client, monkeypatc
     assert sum("have to wait" in line for line in warnings(caplog)) == 1
 
 
+@pytest.mark.parametrize(
+    ("error", "failures"),
+    [
+        (KeyError("a mistake of ours"), delivery.TRIES - 1),  # of each entry
+        (RestException({"error_code": "PERMISSION_DENIED", "message": "not now"}), 3 * delivery.TRIES),
+        (OSError(errno.ENOSPC, "No space left on device"), 3 * delivery.TRIES),
+    ],
+    ids=["odd", "later", "local"],
+)
+def test_an_error_that_may_pass_gives_no_record_up(error, failures, root, client, monkeypatch):
+    folder = write(root, OPEN, point(1), point(2), FINISH)
+    sender = memory_sender(client)
+    send, tried = sender._metrics, []
+
+    def fail(run_id, spool, entry):
+        tried.append(entry["points"][0][3])
+        if tried.count(tried[-1]) <= failures:
+            raise error
+        send(run_id, spool, entry)
+
+    monkeypatch.setattr(sender, "_metrics", fail)
+    sending = Delivery(sender, root)
+    for spool in outbox.adopt(root, "http://a", ()):
+        sending.add(spool)
+    assert sending.wait(patience=60)
+    sending.stop()
+    assert losses(client) == {1: 0.125, 2: 0.25} and only(client).info.status == "FINISHED"
+    assert not folder.exists() and tried == [1] * (failures + 1) + [2] * (failures + 1)
+
+
 def test_a_journal_that_vanishes_stops_only_its_spool(root, client, caplog):
     folder = write(root, OPEN, point(1), FINISH)
     write(root, OPEN, point(2), FINISH, header=OTHER)
@@ -468,8 +519,6 @@ def test_a_journal_that_vanishes_stops_only_its_spool(root, client, caplog):
 
 def test_an_error_while_the_target_is_down_gives_nothing_up(root, client, monkeypatch):
     """A server without its database answers INTERNAL_ERROR to everything."""
-    from mlflow.exceptions import RestException
-
     monkeypatch.setattr(delivery, "TRIES", 2)
     write(root, OPEN, point(1), FINISH)
     sender, tried = memory_sender(client), []
@@ -637,6 +686,37 @@ def test_staged_files_are_synced_before_their_line(root, monkeypatch):
     slot = staged.parent
     wanted = [spool.folder, staged / "deep" / "b.txt", staged / "deep", staged, slot, slot.parent]
     assert [Path(path) for path in synced[:-1]] == wanted and synced[-1].endswith("journal.jsonl")
+
+
+def test_staged_files_stay_while_a_line_that_may_name_them_is_damaged(kept, root):
+    change(root / key(HEADER), 2, b"?\n")
+    Spool(root, HEADER).release()
+    assert all(path.exists() for path in kept)
+
+
+def test_a_refused_file_is_kept_after_a_kill_before_it_was_moved(kept, root, client, monkeypatch):
+    """Killed when the note of the refusal was written: the next process moves the file and does not remove it."""
+    spool = Spool(root, HEADER)
+    end, entry = list(spool.entries())[1]
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", lambda *_: (_ for _ in ()).throw(Kill))
+        with pytest.raises(Kill):
+            spool.refuse(end, entry, "too large", damaged=False)
+    spool.release()
+    assert deliver(root, client)
+    assert (spool.folder / "refused" / entry["file"]).read_text() == "content"
+    assert len((spool.folder / "refused.jsonl").read_text().splitlines()) == 1
+    assert tag_names.REFUSED_RECORDS in only(client).data.tags
+
+
+def test_a_refusal_is_on_disk_before_the_entry_is_passed(root, monkeypatch):
+    synced = []
+    monkeypatch.setattr(os, "fsync", lambda handle: synced.append(Path(os.readlink(f"/proc/self/fd/{handle}"))))
+    spool = Spool(root, HEADER)
+    synced.clear()
+    spool.refuse(1, OPEN, "no", damaged=False)
+    assert synced == [spool.folder / "refused.jsonl", spool.folder]
+    spool.release()
 
 
 def test_other_names_among_staged_files_are_left_alone(root):

@@ -1,11 +1,12 @@
 """The journal on disk."""
 
 import json
+from itertools import pairwise
 
 import pytest
 
 from pfl_ops.tracking.spools.journal import encode, key
-from pfl_ops.tracking.spools.spool import Damage, RunLocked, Spool
+from pfl_ops.tracking.spools.spool import Damage, Repetition, RunLocked, Spool
 from pfl_ops.tracking.spools.spool_folder import read_header
 
 HEADER = {"target": "http://a", "experiment": "e", "name": "n", "identity": "i", "parent": None, "start": 1}
@@ -59,6 +60,87 @@ def test_a_damaged_line_does_not_hide_the_next(tmp_path):
     damage, entry = entries(spool)
     assert damage == Damage('{"op": \\xff', "a line does not match its digest")
     assert entry == {"op": "b"}
+    spool.release()
+
+
+def journal_of(root, numbers):
+    """A journal with lines of these numbers, entry n is {"op": n}; None: a damaged line. Returns the ends of lines."""
+    lines = [encode(0, HEADER), *(b"?\n" if n is None else encode(n, {"op": str(n)}) for n in numbers)]
+    (root / key(HEADER)).mkdir()
+    (root / key(HEADER) / "journal.jsonl").write_bytes(b"".join(lines))
+    return [sum(map(len, lines[: i + 1])) for i in range(len(lines))]
+
+
+@pytest.mark.parametrize(
+    ("numbers", "expected"),
+    [
+        ([1, 2, 3], ["1", "2", "3"]),
+        ([1, 1, 2], ["1", "again", "2"]),
+        ([1, 2, 3, 2, 4], ["1", "2", "3", "again", "4"]),
+        ([1, 3], ["1", "1 line is missing", "3"]),
+        ([2], ["1 line is missing", "2"]),
+        ([1, 4], ["1", "2 lines are missing", "4"]),
+        ([1, None, 3, 4], ["1", "damaged", "3", "4"]),
+        ([1, None, 6, 8], ["1", "damaged", "6", "1 line is missing", "8"]),
+    ],
+)
+def test_lines_that_are_missing_or_repeated_are_found(numbers, expected, tmp_path):
+    """Also by a process that goes on behind any of the lines. Lines that are missing end with the line before them."""
+    ends = journal_of(tmp_path, numbers)
+
+    def found(spool):
+        for end, entry in spool.entries():
+            damage = isinstance(entry, Damage) and ("damaged" if entry.line else entry.reason.partition(" from")[0])
+            yield end, damage or ("again" if isinstance(entry, Repetition) else entry["op"])
+
+    spool = Spool(tmp_path, HEADER)
+    left = list(found(spool))
+    assert [text for _, text in left] == expected
+    assert [end for end, text in left if "missing" not in text] == ends[1:]
+    assert all(end < after for (end, text), (after, _) in pairwise(left) if "missing" in text)
+    spool.release()
+    while left:
+        spool = Spool(tmp_path, HEADER)
+        end, entry = next((end, entry) for end, entry in spool.entries() if end in ends[1:] and end > spool._sent)
+        spool.done(end, entry)
+        spool.save()
+        spool.release()
+        passed = next(i for i, (at, text) in enumerate(left) if at == end and "missing" not in text)
+        left = left[passed + 1 :]
+        spool = Spool(tmp_path, HEADER)
+        assert list(found(spool)) == left
+        spool.release()
+
+
+@pytest.mark.parametrize("numbers", [[1, 2], [1, 2, 1], [1, 2, 2], [1, 2, None], [None], []])
+def test_entries_that_a_later_process_appends_are_whole_and_not_passed_over(numbers, tmp_path):
+    journal_of(tmp_path, numbers)
+    spool = Spool(tmp_path, HEADER)
+    assert spool.last_op == (None if numbers in ([None], []) else "2")
+    before = len(entries(spool))
+    spool.append({"op": "new"})
+    spool.append({"op": "newer"})
+    spool.release()
+    again = Spool(tmp_path, HEADER)
+    assert entries(again)[before:] == [{"op": "new"}, {"op": "newer"}]
+    again.release()
+
+
+def test_a_line_that_is_written_in_parts_is_whole(tmp_path):
+    """An unbuffered file may take fewer bytes than it is given."""
+    spool = Spool(tmp_path, HEADER)
+    journal = spool._journal
+
+    class Slow:
+        def __getattr__(self, name):
+            return getattr(journal, name)
+
+        def write(self, data):
+            return journal.write(data[:7])
+
+    spool._journal = Slow()
+    spool.append({"op": "tags", "tags": {"k": "v"}})
+    assert entries(spool) == [{"op": "tags", "tags": {"k": "v"}}]
     spool.release()
 
 

@@ -288,7 +288,7 @@ class Delivery:
             self._refuse(spool, end, entry, DamagedJournal(entry.reason))
             return True
         if spool.is_refused(end, entry):
-            self._tag_missing(spool)
+            self._refuse(spool, end, entry, DamagedJournal())  # moves its file, which a kill may have left
             return True
         try:
             entries.check(entry)

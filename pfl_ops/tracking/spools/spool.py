@@ -86,7 +86,7 @@ class Spool:
         root: the folder of all spools.
         header: whose run it is; a folder that exists already keeps the header that it has.
     Attributes:
-        last_op: `op` of the last intact line; None after the header alone.
+        last_op: `op` of the last intact line that is no repetition; None after the header alone.
     Raises:
         RunLocked: another process records the run.
         PflOpsError: the folder can't be written.
@@ -163,14 +163,13 @@ class Spool:
         self._delivered: list[Any] = []  # `file` of entries whose files are still there
         self._read_refused()
         self._opened = self._last_opened(lines)
-        self._number = len(lines)
+        self._number = 1
         self.last_op: str | None = None
-        for line in reversed(lines[1:]):
+        for line in lines[1:]:
             with contextlib.suppress(DamagedJournal):
                 number, entry = decode(line)
-                self._number = number + 1
-                self.last_op = str(entry.get("op"))
-                break
+                if number >= self._number:  # else it is a repetition
+                    self._number, self.last_op = number + 1, str(entry.get("op"))
         if (self.folder / staged.FILES).exists():
             pending = [entry for _, entry in self.entries()]
             if not any(isinstance(entry, Damage) for entry in pending):
@@ -298,7 +297,7 @@ class Spool:
         file.readline()
         while file.tell() < self._sent:
             try:
-                number, _ = decode(file.readline())
+                number = max(number or 0, decode(file.readline())[0])  # a line may be there twice
             except DamagedJournal:
                 number = None
         return number
