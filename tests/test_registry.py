@@ -173,19 +173,19 @@ def test_a_value_of_a_helper_that_a_script_has_set_is_named(tmp_path: Path, monk
     """Each trial failed with a line on versions, partitions, weights and edits. What a plug-in sets, trials have."""
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(registry, "_plugins", {})
-    (tmp_path / "numbers_of_mine.py").write_text("K = 0.5\nL = 1\n")
+    (tmp_path / "own_values.py").write_text("K = 0.5\nL = 1\n")
     file, other = tmp_path / "with_numbers.py", tmp_path / "sets_numbers.py"
     file.write_text(
-        "import numbers_of_mine\nfrom pfl_ops import register\n"
-        "@register('with_numbers')\ndef split(labels, n_clients, *, rng): return numbers_of_mine.K\n"
+        "import own_values\nfrom pfl_ops import register\n"
+        "@register('with_numbers')\ndef split(labels, n_clients, *, rng): return own_values.K\n"
     )
-    other.write_text("import numbers_of_mine\nnumbers_of_mine.L = 2\n")
+    other.write_text("import own_values\nown_values.L = 2\n")
     load_plugin(file)
     load_plugin(other)
     PARTITIONS.check_shared("with_numbers")
-    sys.modules["numbers_of_mine"].K = 3
+    sys.modules["own_values"].K = 3
     line = (
-        f"the partition 'with_numbers' uses K of {tmp_path / 'numbers_of_mine.py'}, which was set to 3 from outside, or "
+        f"the partition 'with_numbers' uses K of {tmp_path / 'own_values.py'}, which was set to 3 from outside, or "
         "edited since it was loaded; other processes read 0.5 in that file: write the value there, or make it an "
         "option of the partition"
     )
