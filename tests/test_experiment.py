@@ -265,6 +265,15 @@ def test_a_list_may_be_its_only_entry_or_a_word(tiny: Experiment) -> None:
     )
 
 
+def test_lists_of_the_same_entries_are_one_experiment(tiny: Experiment) -> None:
+    """Another order, or an entry given twice, had another hash: the same run was computed again, and not compared."""
+    lists = {"eps": (0.8, 0.9), "targets": (0.7, 0.8), "synthetic": (0, 50), "stages": ("L1", "G")}
+    one = tiny.override({f"evaluation.{name}": value for name, value in lists.items()})
+    other = tiny.override({f"evaluation.{name}": [*reversed(value), value[0]] for name, value in lists.items()})
+    assert other == one and other.hash == one.hash
+    assert {name: getattr(one.evaluation, name) for name in lists} == lists
+
+
 def test_values_may_be_text_as_flags_and_files_have_them(tiny: Experiment) -> None:
     texts = ["training.lr=1e-3", "training.batch_size=none", "data.train_size=null", "data.pooled=true",
              "evaluation.synthetic=[1, 50]", "algorithm.gamma.kind=held", "algorithm.gamma.value=0.25"]  # fmt: skip

@@ -2,7 +2,7 @@
 
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
@@ -99,6 +99,11 @@ def _listed(words: Mapping[str, tuple[Any, ...]] = {}) -> BeforeValidator:
     return BeforeValidator(several)
 
 
+def _each_once(order: Sequence[Any] = ()) -> AfterValidator:
+    """Lists of the same entries are one setting, which has one hash: each entry once, ascending or in an order."""
+    return AfterValidator(lambda given: tuple(sorted(set(given), key=order.index if order else None)))
+
+
 Fraction = Annotated[float, Field(gt=0, lt=1)]
 
 
@@ -119,7 +124,9 @@ class Evaluation(Section):
     subset: Annotated[int, Field(ge=1, le=MOST_COUNT)] | Literal["auto"] | None = Field(
         "auto", description="pooled samples, stratified, behind the curves; auto: n/60 of n for training, 100 to 1000"
     )
-    stages: Annotated[tuple[Literal["L1", "L2", "G"], ...], _listed(STAGES), Field(min_length=1)] = Field(
+    stages: Annotated[
+        tuple[Literal["L1", "L2", "G"], ...], _listed(STAGES), _each_once(STAGES["all"]), Field(min_length=1)
+    ] = Field(
         ("L1", "L2", "G"),
         description="stages scored during the run, one, several or all; the last round has all of them",
     )
@@ -129,14 +136,14 @@ class Evaluation(Section):
     clients: int | None = Field(
         None, ge=1, le=MOST_COUNT, description="clients scored, drawn once; none: all up to 200, else 200"
     )
-    eps: Annotated[tuple[Fraction, ...], _listed()] = Field(
+    eps: Annotated[tuple[Fraction, ...], _listed(), _each_once()] = Field(
         (0.95,), title="ε", description="rho counts the clients above it; one or several"
     )
-    targets: Annotated[tuple[Fraction, ...], _listed()] = Field(
+    targets: Annotated[tuple[Fraction, ...], _listed(), _each_once()] = Field(
         (), description="accuracies whose first round is printed at the end, reached/…/mean_90"
     )
-    synthetic: Annotated[tuple[Annotated[int, Field(ge=0, le=100)], ...], _listed({"sweep": SWEEP})] = Field(
-        (), title="c", description=f"percent of the others' data joined to a client's own; sweep: {list(SWEEP)}"
+    synthetic: Annotated[tuple[Annotated[int, Field(ge=0, le=100)], ...], _listed({"sweep": SWEEP}), _each_once()] = (
+        Field((), title="c", description=f"percent of the others' data joined to a client's own; sweep: {list(SWEEP)}")
     )
     equal_tests: bool = Field(
         False, description="synthetic views count every client's test set alike, as if cut to one size (FedPG)"
