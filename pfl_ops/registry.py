@@ -190,13 +190,13 @@ class _AsRead(importlib.machinery.SourceFileLoader):
         return self.source_to_code(self.source, self.path)
 
 
-def load_plugin(path: Path | str, kind: str = "plug-in") -> str:
+def load_plugin(path: Path | str, kind: str = "plug-in", copy_of: Path | None = None) -> str:
     """Import a user's file, which registers what it defines; the same content is imported once.
 
     A file that was edited since takes the place of what it defined before.
 
     Args:
-        kind: of the file, as messages name it.
+        kind: of the file, as messages name it. copy_of: the user's file, beside which its code finds others.
     Returns:
         SHA-256 of the file.
     Raises:
@@ -210,8 +210,9 @@ def load_plugin(path: Path | str, kind: str = "plug-in") -> str:
         shown = f"{kind} {echo(path, LONGEST_PATH)}"
         if path.suffix not in importlib.machinery.SOURCE_SUFFIXES:
             raise PflOpsError(f"{shown} is not a Python file")
-        loader = _AsRead(name, path, source)
-        spec = importlib.util.spec_from_file_location(name, path, loader=loader)
+        file = copy_of or path
+        loader = _AsRead(name, file, source)
+        spec = importlib.util.spec_from_file_location(name, file, loader=loader)
         assert spec is not None  # only without a loader
         module = importlib.util.module_from_spec(spec)
         sys.modules[name] = module
@@ -229,7 +230,7 @@ def load_plugin(path: Path | str, kind: str = "plug-in") -> str:
             if isinstance(error, PflOpsError):
                 raise PflOpsError(f"{shown}: {error}") from error
             what = "it ends the process when it is imported: " if isinstance(error, SystemExit) else ""
-            raise PflOpsError(f"{shown} failed: {what}{in_a_line(error)}{place(error, str(path))}") from error
+            raise PflOpsError(f"{shown} failed: {what}{in_a_line(error)}{place(error, str(file))}") from error
         for other in old:
             del _plugins[other]
         module_digest(name)  # of the code as it was imported, should a file be edited later
@@ -267,7 +268,7 @@ def load_packed(packed: Iterable[Packed], folder: Path) -> None:
             if not _has(path, digest):
                 path.parent.mkdir(parents=True, exist_ok=True)
                 write_whole(path, source.encode("latin-1"))
-        load_plugin(path)
+        load_plugin(path, copy_of=Path(name))
 
 
 def packed_modules() -> tuple[Packed, ...]:

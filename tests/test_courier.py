@@ -443,10 +443,12 @@ def test_a_plug_in_is_tracked_as_it_was_loaded(home, tmp_path, monkeypatch):
     only. Where one courier tracked two of these runs, the second plug-in was refused: the first had its method's name.
     """
     file, hashes = tmp_path / "own.py", []
+    (tmp_path / "own.txt").touch()
+    read = "\nfrom pathlib import Path\nPath(__file__).with_name('own.txt').read_text()\n"  # of the copy there is none
     with monkeypatch.context() as patch:
         patch.setattr(requests, "start", lambda folders, **_: None)
         for factor in (1, 2):
-            file.write_text(PLUGIN.replace('own"', 'own_edited"') + f"\nK = {factor}\n", encoding="latin-1")
+            file.write_text(PLUGIN.replace('own"', 'own_edited"') + f"\nK = {factor}{read}", encoding="latin-1")
             registry.load_plugin(file)
             own = Experiment.of("own_edited", dataset="digits", model="linear", clients=3, rounds=1)
             hashes.append(go(own, home).hash)
