@@ -207,6 +207,14 @@ def test_damage_is_remembered_by_the_next_process(line, torn, after, root, clien
     assert only(client).info.status == "FAILED" and tag_names.MISSING_RECORDS in only(client).data.tags
 
 
+def test_records_that_were_lost_again_leave_the_note(root, client):
+    """`complete` says that all was logged again; a line of this recording is damaged, too."""
+    folder = write(root, OPEN, point(1), {"op": "complete"}, FINISH)
+    change(folder, 2, b"?\n")
+    assert deliver(root, client)
+    assert only(client).info.status == "FAILED" and tag_names.MISSING_RECORDS in only(client).data.tags
+
+
 def test_an_opening_that_was_not_sent_yet_hides_no_damage(root):
     folder = write(root, OPEN, point(1), FINISH, OPEN)
     change(folder, 2, b"?\n")
@@ -668,6 +676,16 @@ def test_a_file_that_was_delivered_before_a_kill_is_not_missed(kept, root, clien
     assert deliver(root, client)
     assert only(client).info.status == "FINISHED" and tag_names.MISSING_RECORDS not in only(client).data.tags
     assert list(root.iterdir()) == [root / ".lock"]
+
+
+def test_a_lost_file_of_which_mlflow_has_a_part_is_missed(kept, root, client):
+    shutil.copytree(root, root.parent / "before")
+    assert deliver(root, client)
+    client.files[only(client).info.run_id]["x/a.txt"] = b"conten"
+    shutil.copytree(root.parent / "before", root, dirs_exist_ok=True)
+    shutil.rmtree(kept[0].parent)
+    assert deliver(root, client)
+    assert only(client).info.status == "FAILED" and tag_names.MISSING_RECORDS in only(client).data.tags
 
 
 def test_staged_files_are_synced_before_their_line(root, monkeypatch):
