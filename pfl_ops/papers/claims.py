@@ -175,6 +175,8 @@ class Claim:
             threshold is ours. Such claims are counted apart.
         main: True if the paper's abstract or conclusion says it of what the paper proposes. The page of all claims
             begins with these.
+        untrained: True if it says that training fails in some cells: it is judged where networks give one answer to all
+            inputs (`SuiteRun.one_answer`), other claims are not.
     """
 
     text: str
@@ -183,6 +185,7 @@ class Claim:
     share: str = "all"
     derived: bool = False
     main: bool = False
+    untrained: bool = False
 
     def least(self, instances: int) -> int:
         """Return the number of instances in which it has to be true.

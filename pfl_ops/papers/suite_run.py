@@ -213,12 +213,14 @@ class SuiteRun:
     @cached_property
     def verdicts(self) -> tuple[Verdict | None, ...]:
         """The verdict on each claim in our numbers; None: it is not judged, at smoke, about substitute data, about a
-        network that gives one answer to all inputs, or about an S-acc. that is L-acc."""
+        network that gives one answer to all inputs (but `Claim.untrained`), or about an S-acc. that is L-acc."""
         if self.scale == "smoke":
             return (None,) * len(self.suite.claims)
-        unfit, own = (set(self.stand_ins) & set(self.outcomes)) | set(self.one_answer), set(self.own_alone)
+        stand_ins, untrained = set(self.stand_ins) & set(self.outcomes), set(self.one_answer)
+        own = set(self.own_alone)
 
         def is_judged(claim: Claim) -> bool:
+            unfit = stand_ins if claim.untrained else stand_ins | untrained
             return not (unfit & claim.cells(self.suite.labels) or own & claim.numbers(self.suite.labels))
 
         return tuple(

@@ -77,3 +77,21 @@ def test_an_s_accuracy_without_others_data_decides_no_claim() -> None:
     assert [status for status in verdicts.in_ours(some) if status == "not judged"] == verdicts.in_ours(some)[:1]
     warned = [text.text for text in verdicts.warnings(some)]
     assert any(said.startswith("S-acc. c=1 % joins no other client's test data") for said in warned)
+
+
+def test_claim_that_training_fails_is_judged_where_it_does() -> None:
+    """At low rates FedAvg on Shakespeare gives one answer to all inputs, which is what FedAvg2Rep says of them. It was
+    not judged."""
+    suite = find("fedavg2rep/fig2")
+    finals = {"eta0.01": [0.1856] * 5, "eta0.1": [0.1856] * 5, "eta1": [0.3186, 0.3176, 0.3286, 0.3008, 0.3266]}
+    outcomes = {f"shakespeare_iid/j4/fedavg/{eta}": runs(scores) for eta, scores in finals.items()}
+    run = SuiteRun(suite, "small", outcomes)
+    assert set(run.one_answer) == {f"shakespeare_iid/j4/fedavg/{eta}" for eta in ("eta0.01", "eta0.1")}
+    assert verdicts.in_ours(run, derived=True) == [
+        "holds",
+        "undecided",
+    ]  # 18.56 % < 20 % without a spread: no test decides
+    (warned,) = [text.text for text in verdicts.warnings(run) if text.text.startswith("Networks that give one answer")]
+    assert "not judged (but those that say that training fails there)" in warned
+    others = replace(suite, claims=tuple(replace(claim, untrained=False) for claim in suite.claims))
+    assert verdicts.in_ours(SuiteRun(others, "small", outcomes), derived=True) == ["not judged"] * 2

@@ -101,9 +101,15 @@ def _one_answer(run: SuiteRun) -> Iterator[Text]:
         yield Text(
             f"Networks that give one answer to all inputs{_given(run)}: {cells}. Their accuracy on pooled data is "
             f"exactly the same {whose}, the share of one class. Training failed under these settings, so claims about "
-            "these cells are not judged, and no mean of theirs is the best.",
+            f"these cells are not judged{_but_untrained(run)}, and no mean of theirs is the best.",
             "warning",
         )
+
+
+def _but_untrained(run: SuiteRun) -> str:
+    """The exception to that, if the suite has claims that training fails."""
+    about = any(claim.untrained and claim.cells(run.suite.labels) & set(run.one_answer) for claim in run.suite.claims)
+    return " (but those that say that training fails there)" if about else ""
 
 
 @dataclass(frozen=True)
