@@ -52,6 +52,8 @@ results: $(STAMP) ## run what docs/results lacks, its undecided claims for HOURS
 	$(BIN)/pfl-ops reproduce fliu/table1 --only '{iid,path,ls,qs}/local' --scale medium --repetitions 5 --results docs/results
 	$(BIN)/pfl-ops reproduce fliu/table1 --only 'path/fliu*' --scale medium --repetitions 5 --results docs/results
 	$(BIN)/pfl-ops reproduce fliu/table1 --only '{iid,ls,qs}/{fedavg,fliu}' --scale medium --repetitions 6 --results docs/results
+	$(BIN)/pfl-ops reproduce fliu/table1 --only '{iid,ls,qs,lsqs}/{fliu75,fliu90}' --scale medium --repetitions 3 --results docs/results
+	$(BIN)/pfl-ops reproduce fliu/table1 --only '{iid,ls}/fliu75' --scale medium --repetitions 5 --results docs/results
 	$(BIN)/pfl-ops reproduce fliu/table3 --only 'mnist/k100/{ls,qs,lsqs}/{fedavg,fliu}' --scale medium --repetitions 6 --results docs/results
 	$(BIN)/pfl-ops reproduce fliu/table3 --only mnist/k100/lsqs/local --scale medium --repetitions 6 --results docs/results
 	$(BIN)/pfl-ops reproduce fliu/table3 --only 'mnist/k100/lsqs/{apfl,fedfomo}' --scale medium --repetitions 7 --results docs/results
@@ -73,6 +75,7 @@ results: $(STAMP) ## run what docs/results lacks, its undecided claims for HOURS
 	$(BIN)/pfl-ops reproduce fedavg2rep/table4 --only '{nc50,nc10,nc5,nc1}/*/{fedavg,fedavg2rep}' --scale small --repetitions 5 --results docs/results
 	$(BIN)/pfl-ops reproduce fedavg2rep/table3 --scale small --repetitions 5 --results docs/results
 	$(BIN)/pfl-ops reproduce fedavg2rep/table3 --only '{nc50,nc10}/*/fedavg' --scale small --repetitions 7 --results docs/results
+	$(BIN)/pfl-ops reproduce fedavg2rep/fig2 --scale small --repetitions 5 --results docs/results
 	$(BIN)/pfl-ops reproduce fedpg/fig4 fedas/fig5 --scale small --repetitions 5 --results docs/results
 	$(BIN)/pfl-ops reproduce fedas/table3 --scale small --repetitions 2 --results docs/results
 	$(BIN)/pfl-ops reproduce fedas/table4 --scale small --repetitions 5 --results docs/results
