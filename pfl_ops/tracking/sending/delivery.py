@@ -288,7 +288,8 @@ class Delivery:
             self._refuse(spool, end, entry, DamagedJournal(entry.reason))
             return True
         if spool.is_refused(end, entry):
-            self._refuse(spool, end, entry, DamagedJournal())  # moves its file, which a kill may have left
+            spool.put_away(entry)  # a kill may have come before that
+            self._tag_missing(spool)
             return True
         try:
             entries.check(entry)

@@ -369,6 +369,11 @@ class Spool:
             sync(self.folder)
             place = _place(end, entry)
             self._refused[place] = end + place.startswith(AFTER), damaged
+        self.put_away(entry)
+        return new
+
+    def put_away(self, entry: JournalEntry | Damage) -> None:
+        """Move the file of a refused entry, if it has one that is not moved yet, to the refused ones."""
         if isinstance(entry, dict) and "file" in entry:
             with contextlib.suppress(DamagedJournal):
                 source = staged.locate(self.folder, entry["file"])
@@ -376,7 +381,6 @@ class Spool:
                 if os.path.lexists(source) and not os.path.lexists(target):
                     target.parent.mkdir(parents=True, exist_ok=True)
                     source.rename(target)
-        return new
 
     def release(self) -> None:
         """Let go of the run; if all has been delivered, its folder goes too (or keeps only what was refused)."""
