@@ -30,6 +30,11 @@ def syntax(source: str) -> str:
 
 
 def text_of(tree: ast.Module) -> str:
+    """Return the same of a module's syntax tree.
+
+    >>> text_of(ast.parse("x = 1  # one")) == text_of(ast.parse("x=1"))
+    True
+    """
     lines: list[str] = []
     _write(tree, 0, lines)
     return "\n".join(lines)
