@@ -1,5 +1,7 @@
 """docs/schedules.md says what docs/schedules.csv has: its table, and the test of each difference."""
 
+import re
+
 import pandas as pd
 import pytest
 from documents import ROOT
@@ -52,3 +54,13 @@ def test_means_ahead_in_held_out_environments(name: str, order: tuple[str, ...],
     means = [f"{ahead.loc[f'fashion_mnist+{label.lower()}'].mean():+.1f}".replace("-", "−") for label in order]
     assert ", ".join(map(" ".join, zip(order, means, strict=True))) in PAGE
     assert [one for one in HELD_OUT if (ahead.loc[one] > 0).all()] == [f"fashion_mnist+{one}" for one in in_all_seeds]
+
+
+def test_differences_where_schedules_were_searched() -> None:
+    """To Eq. 4, in PATH, LSQS and LS of MNIST: above it in the first two, below it in the third, each of them."""
+    by = 100 * SCORES.pivot_table(index="environment", columns="schedule", values="score")
+    text = " ".join(PAGE.split()).partition("On MNIST, where it was searched, ")[2]
+    for name in ("fixed", "linear", "feedback", "size_power", "cosine"):
+        path, lsqs, ls = (by[name] - by["adaptive"])[["path", "lsqs", "ls"]]
+        said = re.findall(r"\d+\.\d", text.partition(f"`{name}` ")[2].replace("Eq. 4", ""))
+        assert said[:3] == [f"{path:.1f}", f"{lsqs:.1f}", f"{-ls:.1f}"], name

@@ -14,6 +14,8 @@ P, L1, G = "test/P", "test/L1/local", "test/G/local/mean"
 FEDPG_KEYS = (f"{P}/local/mean", f"{P}/synthetic_50/mean", f"{P}/synthetic_100/mean", G)
 TRAINED, FEDAVG2REP = "test/L2/local/mean", "test/G/global/mean"
 HALF_A_TENTH = 0.0501
+NUMBER = r"(?:\d\.\de\+\d+|\d{1,3}(?:,\d{3})+|\d+\.\d|\d+)(?![\d.])"
+"""An e-value, as the pages of results write it."""
 FEDPG_1 = {
     "Local": "local", "FedAvg": "fedavg", "APFL": "apfl", "FedROD": "fedrod", "SplitGP": "splitgp",
     "FedPG": "fedpg", "S-FedPG": "s_fedpg", "FedPG, γ = 1": "fedpg_1.0",
@@ -253,6 +255,11 @@ def test_tables_of_fliu_at_medium() -> None:
         for entry, cell in zip(gammas[label], cells, strict=True):
             check(entry, cell, key)
     assert gammas["n"] == [str(seeds[cell]) for cell in cells]
+    lsqs, over_rounds = table("LSQS | L1 Acc(L)"), kept("fliu-fig7-medium").n
+    for label, cell in (("FedAvg, SGD", "lsqs/fedavg"), ("FLIU, Adam", "lsqs/fliu")):
+        assert lsqs[label][-1] == f"{seeds[cell]}, {over_rounds[cell]}"
+        for entry, key in zip(lsqs[label], keys[:3], strict=False):
+            check(entry, cell, key)
 
 
 def test_table_of_drfa_under_changed_settings() -> None:
@@ -277,3 +284,47 @@ def test_table_of_drfa_under_changed_settings() -> None:
         assert entries == [
             f"{is_there[key, 'mean']:.1f} ± {is_there[key, 'std']:.1f}" for key in (f"{L1}/mean", f"{L1}/worst")
         ]
+
+
+@pytest.mark.parametrize("paper", ["FLIU", "DRDM", "FedPG", "FedAvg2Rep", "FedAS"])
+def test_e_values_are_those_of_the_pages_of_results(paper: str) -> None:
+    """In all sections of a paper, but for "e 1,193 and more" of changed settings, whose e no page has."""
+    text = " ".join(part for part in f" {TEXT}".split(" ## ") if part.startswith(f"{paper}, "))
+    lists = re.findall(
+        rf"\be ({NUMBER}(?:(?:, | and ){NUMBER}(?! seeds| needed))*)(?! and more)",
+        text.replace(" and, with thresholds of ours,", ","),
+    )
+    said = {one for found in lists for one in re.findall(NUMBER, found)}
+    pages = " ".join(path.read_text("utf-8") for path in (ROOT / "docs" / "results").glob(f"{paper.lower()}-*.md"))
+    there = {one for both in re.findall(rf"\be = ({NUMBER})(?: for it, ({NUMBER}))?", pages) for one in both}
+    assert len(said) > 3
+    assert not said - there
+
+
+def test_runs_that_two_exhibits_have_differ_as_the_page_says() -> None:
+    """Runs of one setting and seed, computed twice: of DRDM with two versions of PyTorch, of FedAS with two commits."""
+
+    def twice(first: Sequence[str], second: Sequence[str]) -> pd.DataFrame:
+        one, other = (
+            pd.concat([pd.read_csv(ROOT / "docs" / "results" / f"{name}.csv") for name in names])
+            for names in (first, second)
+        )
+        other = other.drop_duplicates(["setting", "seed"])
+        both = one.merge(other, on=["setting", "seed"], suffixes=("", " there"))
+        return both[both.commit != both["commit there"]]
+
+    drdm = twice(["drdm-fig5-full", "drdm-fig6-full"], ["drdm-table4-full"])
+    drdm = drdm[drdm.torch != drdm["torch there"]]
+    average, worst, deviation = (
+        (drdm[f"{L1}/{of}"] - drdm[f"{L1}/{of} there"]).abs() for of in ("mean", "worst", "std")
+    )
+    other = (average > 0) | (worst > 0) | (deviation > 0)
+    assert set(drdm.cell[other]) == {"s0.7/scaff_pd"}
+    assert f"{len(drdm)} of DRDM's on MNIST were run on EPYC, too" in TEXT
+    assert f"{(~other).sum()} have the same numbers to the last digit" in TEXT
+    assert f"by up to {average.max():.2f} points of average and {worst.max():.2f} of the worst client" in TEXT
+    fedas = twice(["fedas-fig5-small"], ["fedas-table3-small", "fedas-table4-small"])
+    off = (fedas[TRAINED] - fedas[f"{TRAINED} there"]).abs()
+    assert f"{len(fedas)} of the runs are runs of Tables 3 and 4, too" in TEXT
+    assert f"{(off == 0).sum()} have the same accuracy to the last digit" in TEXT
+    assert f"the others differ by up to {off.max():.1f} points" in TEXT
