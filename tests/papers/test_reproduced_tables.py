@@ -39,12 +39,11 @@ def rows(title: str) -> dict[str, list[str]]:
     return {first.strip("| "): [cell.strip("| ") for cell in others] for first, *others in entries}
 
 
-def kept(name: str, first: int | None = None) -> pd.DataFrame:
-    """Means of a file of kept results by cell; `first`: of so many seeds."""
+def kept(name: str, statistic: str = "mean") -> pd.DataFrame:
+    """Means (or another statistic) of a file of kept results by cell."""
     found = pd.read_csv(ROOT / "docs" / "results" / f"{name}.csv")
-    found = found if first is None else found[found.seed < first]
     numbers = found.drop(columns=["seed", "setting", "commit", "torch"]).set_index("cell")
-    means = numbers.apply(pd.to_numeric, errors="coerce").groupby(level=0).mean()
+    means = numbers.apply(pd.to_numeric, errors="coerce").groupby(level=0).agg(statistic)
     return means.assign(n=found.groupby("cell").size())
 
 
@@ -57,6 +56,11 @@ def published(*names: str) -> dict[tuple[str, str], float]:
 def numbers(text: str) -> list[float]:
     """The numbers of an entry, without those in brackets and after a sign of ±."""
     return [float(one) for one in re.findall(r"-?\d+(?:\.\d+)?", re.sub(r"\(.*?\)|± [\d.]+|\|.*", "", text))]
+
+
+def spreads(text: str) -> list[float]:
+    """The numbers after a sign of ±, of ours."""
+    return [float(one) for one in re.findall(r"± ([\d.]+)", text.partition("|")[0])]
 
 
 def beside(text: str) -> list[float]:
@@ -197,7 +201,10 @@ def test_tables_of_drdm(title: str, files: tuple[str, str], statistics: int, dig
         "DRDM": "drdm", "SCAFFOLD": "scaffold", "SCAFF-PD": "scaff_pd", "DRFA": "drfa", "FedAvg": "fedavg",
         "DRDM, FedDyn's h": "drdm_feddyn",
     }  # fmt: skip
-    means = {cell: row for name in files for cell, row in kept(f"drdm-{name}").to_dict("index").items()}
+    means, deviations = (
+        {cell: row for name in files for cell, row in kept(f"drdm-{name}", of).to_dict("index").items()}
+        for of in ("mean", "std")
+    )
     paper = published(*(f"drdm_{name.partition('-')[0]}" for name in files))
     section = PAGE.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
     half = 0.501 * 10**-digits
@@ -209,8 +216,9 @@ def test_tables_of_drdm(title: str, files: tuple[str, str], statistics: int, dig
             label, *entries = line.strip("| ").split(" | ")
             for skew, entry in zip(skews, entries, strict=True):
                 place = f"{skew}/{methods[label]}", f"{L1}/{statistic}"
-                (ours,), theirs = numbers(entry), entry.partition("| ")[2]
+                (ours,), (spread,), theirs = numbers(entry), spreads(entry), entry.partition("| ")[2]
                 assert abs(ours - means[place[0]][place[1]]) < half, place
+                assert abs(spread - deviations[place[0]][place[1]]) < half, place
                 assert (abs(float(theirs) - paper[place]) < half) if theirs else place not in paper, place
                 shown += 1
     assert shown == statistics * columns * (6 if files[0] == "table3-full" else 5)
@@ -222,7 +230,8 @@ def test_tables_of_fliu_at_medium() -> None:
     changed = pd.read_csv(ROOT / "docs" / "results" / "fliu-table1-medium-changed.csv")
     by_sgd = changed[changed["set"].str.contains("sgd")].assign(cell=lambda rows: rows.cell + ", SGD")
     rows = pd.concat([found, by_sgd])
-    means = rows.groupby("cell")[[key for key in found if key.startswith("test/")]].mean()
+    by_cell = rows.groupby("cell")[[key for key in found if key.startswith("test/")]]
+    means, deviations = by_cell.mean(), by_cell.std()
     seeds, paper = rows.groupby("cell").size(), published("fliu_table1")
     section = PAGE.partition("\n## FLIU, Table I and Figs. 5 to 8 at medium\n")[2].partition("\n## ")[0]
     sum_, g = "test/L1/acc", "test/G/global/mean"
@@ -234,6 +243,7 @@ def test_tables_of_fliu_at_medium() -> None:
 
     def check(entry: str, cell: str, key: str) -> None:
         assert abs(numbers(entry)[0] - means[key][cell]) < HALF_A_TENTH, (cell, key)
+        assert all(abs(one - deviations[key][cell]) < HALF_A_TENTH for one in spreads(entry)), (cell, key)
         assert abs(float(entry.partition("| ")[2]) - paper[cell.partition(",")[0], key]) < HALF_A_TENTH, (cell, key)
 
     environments = table("L1 Acc")
