@@ -9,7 +9,7 @@ for which it starts no driver. An operation on tensors of both devices fails as 
 import sys
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -136,15 +136,14 @@ class Simulated(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        kwargs = dict(kwargs or {})
-        tensors = [value for value in _leaves((args, kwargs)) if isinstance(value, Tensor)]
-        ours = [value for value in tensors if isinstance(value, OnDevice)]
-        others = [value for value in tensors if not isinstance(value, OnDevice)]
+        ours: list[OnDevice] = []
+        others: list[Tensor] = []
+        on_host, kwargs_on_host = _on_host(args, ours, others), _on_host(kwargs or {}, ours, others)
         packet = func.overloadpacket
-        asked = kwargs.get("device")
+        asked = kwargs_on_host.get("device")
         there = bool(ours) if asked is None else torch.device(asked).type == DEVICE.type
         if asked is not None:
-            kwargs["device"] = torch.device("cpu")
+            kwargs_on_host["device"] = torch.device("cpu")
         if packet is aten.copy_:
             if ours and others:
                 self.note("copy_")
@@ -156,14 +155,11 @@ class Simulated(TorchDispatchMode):
             self.note(WAITS[packet])
         if packet is aten._to_copy and there != bool(ours):
             self.note("to device" if there else "to host", 0 if there else args[0].numel() * args[0].element_size())
-        result = func(*_mapped(_host, args), **_mapped(_host, kwargs))
+        result = func(*on_host, **kwargs_on_host)
         if packet in RESHAPING:
             with no_dispatch():
-                return func(*args, **kwargs)
-        if not there:
-            return result
-        known = {id(value.host): value for value in ours}
-        return _mapped(lambda value: _wrapped(value, known), result)
+                return func(*args, **(kwargs or {}))
+        return _wrapped(result, {id(value.host): value for value in ours}) if there else result
 
     def _note_indices(self, packet: Any, args: Sequence[Any]) -> None:
         indices = [index for index in args[1] if index is not None]
@@ -188,31 +184,28 @@ class _Calls(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
-def _leaves(value: Any) -> Iterator[Any]:
-    """Yield the values in an operation's arguments; PyTorch's `tree_flatten` took a quarter of these tests' time."""
-    if isinstance(value, dict):
-        value = value.values()
-    elif not isinstance(value, (tuple, list)):
-        yield value
-        return
-    for one in value:
-        yield from _leaves(one)
+def _on_host(value: Any, ours: list[OnDevice], others: list[Tensor]) -> Any:
+    """An operation's arguments with the numbers of tensors of the device; `ours`, `others`: take the tensors met.
 
-
-def _mapped(function: Callable[[Any], Any], value: Any) -> Any:
-    """As `tree_map`, for tuples, lists and dictionaries."""
+    PyTorch's `tree_flatten` and `tree_map` took a quarter of these tests' time.
+    """
+    if isinstance(value, OnDevice):
+        ours.append(value)
+        return value.host
+    if isinstance(value, Tensor):
+        others.append(value)
+        return value
     if isinstance(value, (tuple, list)):
-        return type(value)([_mapped(function, one) for one in value])
+        return type(value)([_on_host(one, ours, others) for one in value])
     if isinstance(value, dict):
-        return {key: _mapped(function, one) for key, one in value.items()}
-    return function(value)
-
-
-def _host(value: Any) -> Any:
-    return value.host if isinstance(value, OnDevice) else value
+        return {key: _on_host(one, ours, others) for key, one in value.items()}
+    return value
 
 
 def _wrapped(value: Any, known: Mapping[int, OnDevice]) -> Any:
+    """A result's tensors as those of the device: one of `known`, by the identity of its numbers, or a new one."""
+    if isinstance(value, (tuple, list)):
+        return type(value)([_wrapped(one, known) for one in value])
     if not isinstance(value, Tensor):
         return value
     if id(value) in known:

@@ -5,6 +5,7 @@ import graphlib
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -123,27 +124,24 @@ def part_of(file: Path) -> str:
     return first.removesuffix(".py")
 
 
-def imports(file: Path, lazy: bool = True) -> Iterator[tuple[str, int]]:
+def tree_of(file: Path) -> ast.Module:
+    return ast.parse(file.read_text(encoding="utf-8"))
+
+
+@cache
+def imports(file: Path, lazy: bool = True) -> list[tuple[str, int]]:
     """(dotted module, line) of every import; `lazy`: those inside functions too, and names taken from a package."""
-    tree = ast.parse(file.read_text(encoding="utf-8"))
-    inside = (
-        set()
-        if lazy
-        else {
-            id(child)
-            for node in ast.walk(tree)
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
-            for child in ast.walk(node)
-        }
-    )
-    for node in ast.walk(tree):
-        if id(node) in inside:
-            continue
+    nodes, found = [tree_of(file)], []
+    while nodes:
+        node = nodes.pop()
         if isinstance(node, ast.Import):
-            yield from ((alias.name, node.lineno) for alias in node.names)
+            found += [(alias.name, node.lineno) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{file}:{node.lineno}: write the whole name, `from pfl_ops...`"
-            yield from ((f"{node.module}.{alias.name}", node.lineno) for alias in node.names)
+            found += [(f"{node.module}.{alias.name}", node.lineno) for alias in node.names]
+        elif lazy or not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            nodes += ast.iter_child_nodes(node)
+    return found
 
 
 def may_import(layers: Layers, mine: str, theirs: str) -> bool:
@@ -188,7 +186,7 @@ def test_a_room_imports_only_what_stands_below_it(file: Path) -> None:
 
 def _is_for_types(file: Path, line: int) -> bool:
     """True if a line stands in a block `if TYPE_CHECKING:`."""
-    blocks = [node for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))) if isinstance(node, ast.If)]
+    blocks = [node for node in ast.walk(tree_of(file)) if isinstance(node, ast.If)]
     return any(ast.unparse(b.test) == "TYPE_CHECKING" and b.lineno < line <= (b.end_lineno or 0) for b in blocks)
 
 
@@ -234,7 +232,7 @@ def private_uses(tree: ast.AST, own: set[str]) -> Iterator[tuple[str, int]]:
 
 
 def test_private_parts_of_a_library_are_used_in_one_file() -> None:
-    trees = {file: ast.parse(file.read_text(encoding="utf-8")) for file in FILES if part_of(file) in PRIVATE}
+    trees = {file: tree_of(file) for file in FILES if part_of(file) in PRIVATE}
     nodes = [node for tree in trees.values() for node in ast.walk(tree)]
     own = {"_replace", "_asdict"} | {n.name for n in nodes if isinstance(n, ast.FunctionDef | ast.ClassDef)}
     own |= {n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}

@@ -161,7 +161,7 @@ class Page:
 
     def see(self, *texts: str) -> None:
         def seen(driver: webdriver.Chrome) -> bool:
-            body = driver.find_element("tag name", "body").text
+            body = driver.execute_script("return document.body.innerText")
             return all(text in body for text in texts)
 
         self.until(seen, f"the texts {texts}")
@@ -171,7 +171,7 @@ class Page:
             return self.wait.until(condition)
         except WebDriverException as error:
             self.shoot("failed")
-            shown = self.driver.find_element("tag name", "body").text
+            shown = self.driver.execute_script("return document.body.innerText")
             raise AssertionError(f"{what} not seen at {self.driver.current_url}:\n{shown[:3000]}") from error
 
     def shoot(self, name: str) -> None:
@@ -197,7 +197,7 @@ def test_a_study_and_what_belongs_to_it(page: Page, tuned: Tuned, study: Any) ->
     """The table has a row for the study, which opens to its trials and tests; their scores share columns."""
     children = ["000 fliu ", "001 fliu ", "002 fliu ", "final-seed0"]
     page.open(view_address(study.info.experiment_id, "study", charts=False), "Study", "study", "score/acc", "Tuning of")
-    assert not any(child in page.driver.find_element("tag name", "body").text for child in children)
+    assert not any(child in page.driver.execute_script("return document.body.innerText") for child in children)
     expander = f"{FIRST_ROW} [col-id*='Run Name'] button"
     page.until(lambda d: d.find_element("css selector", expander).click() or True, "the sign that opens the study")
     page.see(*children, f"{study.data.metrics['val/L1/acc']:.5f}"[:-1])
@@ -263,7 +263,7 @@ def test_a_run_leads_to_its_pictures_and_to_other_runs(page: Page, compared: lis
     page.see("test/L1/acc", "train/loss")
     page.shoot("run")
     # the curves that matter are the first rows; MLflow would have "best/round" first if it sorted
-    rows = page.driver.find_element("tag name", "body").text.partition("Metrics (")[2]
+    rows = page.driver.execute_script("return document.body.innerText").partition("Metrics (")[2]
     order = [
         rows.find(f"\n{key}") for key in ("test/L1/local/mean", "test/L1/global/mean", "test/L1/acc", "train/loss")
     ]

@@ -95,7 +95,7 @@ def test_lower_precision_stays_within_the_spread_over_seeds(model: str, referenc
         e = Experiment.of(
             "fliu", dataset="mnist", model=model, clients=5, rounds=3, local_epochs=2, partition="dirichlet",
             optimiser="sgd", lr=0.1, batch_size=20,
-            **{"data.train_size": 1000, "training.precision": precision, "evaluation.subset": 100},
+            **{"data.train_size": 600, "training.precision": precision, "evaluation.subset": 100},
         )  # fmt: skip
         found = []
         for seed in range(3):

@@ -6,9 +6,10 @@ from collections import Counter
 import pandas as pd
 import pytest
 from documents import ROOT
+from kept_results import kept_results
 
 from pfl_ops.data.datasets import here
-from pfl_ops.papers import PAPERS, all_suites, results_files
+from pfl_ops.papers import PAPERS, all_suites
 from pfl_ops.reports.suites.results_pages import DECIDED, REDUCED
 from pfl_ops.reports.suites.verdicts import STANDINGS, standings
 
@@ -23,7 +24,7 @@ def test_claims_of_each_paper() -> None:
     count = Counter(paper for paper, *_ in claims)
     derived = Counter(paper for paper, claim, _ in claims if claim.derived)
     theirs = Counter((paper, verdict.status) for paper, _, verdict in claims)
-    runs = [run for run in results_files.read(ROOT / "docs" / "results", known) if not run.changes]
+    runs = [run for run in kept_results() if not run.changes]
     ours, at_small = (
         Counter(
             (run.suite.name.partition("/")[0], claim.ours)
@@ -47,7 +48,7 @@ WORDS = {"none": 0, "two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven
 @pytest.mark.skipif(not here("mnist"), reason="MNIST is not here, so that rows can't be checked against the suites")
 def test_the_page_of_limits_counts_the_claims_as_the_kept_results_do() -> None:
     """Claims of which a part was run count where they are decided."""
-    runs = [run for run in results_files.read(ROOT / "docs" / "results", all_suites()) if not run.changes]
+    runs = [run for run in kept_results() if not run.changes]
     found = [
         (run.suite.paper, run.scale in REDUCED, claim.ours in DECIDED, claim.derived)
         for run in runs for claim in standings(run)
@@ -90,7 +91,7 @@ IN_README = {
 def test_the_readme_has_a_main_claim_of_each_paper_as_it_stands() -> None:
     """With its sign, and the claims that are decided at a scale with the paper's clients, images and rounds."""
     known = all_suites()
-    runs = [run for run in results_files.read(ROOT / "docs" / "results", known) if not run.changes]
+    runs = [run for run in kept_results() if not run.changes]
     stand = {(run.suite.name, claim.text): claim for run in runs for claim in standings(run) if claim.n}
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     rows = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in text.splitlines() if line[:2] == "| "]

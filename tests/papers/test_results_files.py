@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from kept_results import FOLDER, kept_results
 from toy_suite import ACC, TOY, G
 
 from pfl_ops.errors import PflOpsError
@@ -32,7 +33,6 @@ from pfl_ops.reports.suites import results_pages, verdicts
 from pfl_ops.reports.suites.suite import suite_report
 from pfl_ops.results import Result
 
-COMMITTED = Path(__file__).parents[2] / "docs" / "results"
 ROUNDS = "test/L1/local/mean@90"
 
 
@@ -328,7 +328,7 @@ def main_claims(page: str) -> list[list[str]]:
 @pytest.mark.needs_data("mnist")
 def test_main_claims_say_which_compare_cells_under_different_optimisers() -> None:
     """FLIU's Tables I and III have FedAvg under SGD, which is our assumption; DRDM's methods share one."""
-    found = [one for one in results_files.read(COMMITTED, all_suites()) if not one.changes]
+    found = [one for one in kept_results() if not one.changes]
     page = to_markdown(results_pages.overview(found, all_suites()))
     main = page.partition("## Main claims")[2].partition("## Suites")[0]
     assert main.count("compares cells under different optimisers") == 2
@@ -685,8 +685,8 @@ def test_a_share_that_a_file_has_beside_the_measures_is_no_measure_in_percent(tm
 
 
 def test_the_committed_results_are_of_these_suites_and_their_pages_are_made_from_them(tmp_path: Path) -> None:
-    found = results_files.read(COMMITTED, all_suites())
-    files = {path.name for path in COMMITTED.iterdir()}
+    found = kept_results()
+    files = {path.name for path in FOLDER.iterdir()}
     assert {f"{results_files.file_name(one.suite, one.scale, bool(one.changes))}.csv" for one in found} == {
         name for name in files if name.endswith(".csv")
     }
@@ -694,4 +694,4 @@ def test_the_committed_results_are_of_these_suites_and_their_pages_are_made_from
     results_pages.write(tmp_path, found, all_suites())
     assert {path.name for path in tmp_path.iterdir()} == {name for name in files if name.endswith(".md")}
     for page in tmp_path.iterdir():
-        assert page.read_text() == (COMMITTED / page.name).read_text(), f"make {page.name} again: make results"
+        assert page.read_text() == (FOLDER / page.name).read_text(), f"make {page.name} again: make results"
