@@ -34,7 +34,7 @@ class Sizes:
 
 FULL = Sizes()
 QUICK = Sizes(
-    networks={"linear": 10, "mlp": 10, "cnn": 5, "cnn6": 5},
+    networks={"linear": 10, "mlp": 10, "cnn_tiny": 5},
     stacks=(1, 2),
     clients=2,
     steps=1,
