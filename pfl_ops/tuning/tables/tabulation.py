@@ -88,18 +88,18 @@ class Tabulation:
         Raises:
             PflOpsError: the file holds runs that the plan lacks, or is no table.
         """
-        kept = self._kept(set(self.hashes.values())) if self.path.exists() else {}
+        kept = self._kept() if self.path.exists() else {}  # first: thousands of hashes take seconds
         hashes = self.hashes.items()
         known = {(digest, ""): record for digest, record in kept.items()} | _journal(self.folder / JOURNAL)
         found = {run: known.get((digest, run.metric)) or known.get((digest, "")) for run, digest in hashes}
         self.finished = {run: record for run, record in found.items() if record and _has(record, run.metric)}
         return [(run, digest) for run, digest in hashes if run not in self.finished]
 
-    def _kept(self, hashes: set[str]) -> dict[str, RunRecord]:
+    def _kept(self) -> dict[str, RunRecord]:
         """The runs in the file, which must all be of this plan."""
         table, here = TrialTable.read(self.path), self.plan.methods
         kept = table.records()
-        others = len(kept.keys() - hashes)
+        others = len(kept.keys() - set(self.hashes.values()))
         if others or any(about["metric"] != here[name]["metric"] for name, about in table.methods.items()):
             what = f"{count(others, 'run')} that {'is' if others == 1 else 'are'}" if others else "scores that are"
             raise PflOpsError(
