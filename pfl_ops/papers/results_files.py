@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pfl_ops import tag_names
+from pfl_ops.config.experiment import Experiment
 from pfl_ops.config.identity import fingerprint, identity
 from pfl_ops.csv_text import to_csv
 from pfl_ops.data.datasets import here, unread
@@ -69,7 +70,10 @@ def setting(
     Raises:
         PflOpsError: its data are not here, and their content is not known; a value of the changes is not allowed.
     """
-    experiment = overrides.changed(suite.experiment(cell, scale), changes or {})
+    return _setting(overrides.changed(suite.experiment(cell, scale), changes or {}), data_dir)
+
+
+def _setting(experiment: Experiment, data_dir: str | None) -> str:
     data = None if here(experiment.data.name, data_dir=data_dir) else unread(experiment.data)
     return fingerprint(identity(experiment, data_dir, data=data), without=("seed",))[:HASH]
 
@@ -294,12 +298,12 @@ def _setting_now(suite: Suite, name: str, scale: ScaleName, changes: Changes, da
     if cell is None:
         return None
     try:
-        data = overrides.changed(suite.experiment(cell, scale), changes).data
+        experiment = overrides.changed(suite.experiment(cell, scale), changes)
     except PflOpsError:
         return None
-    if changes and not here(data.name, data_dir=data_dir) and unread(data) is None:
+    if changes and not here(experiment.data.name, data_dir=data_dir) and unread(experiment.data) is None:
         return None
-    return setting(suite, cell, scale, data_dir, changes)
+    return _setting(experiment, data_dir)
 
 
 @dataclass(frozen=True)
