@@ -203,8 +203,8 @@ def _check_draws(network: nn.Module, again: nn.Module, name: str) -> None:
 def example_of(shape: Shape) -> Tensor:
     """Two samples of made-up numbers in the form that a network sees: [2, channels, height, width], or [2, d].
 
-    >>> tuple(example_of((28, 28, 1)).shape), example_of((2,)).tolist()
-    ((2, 1, 28, 28), [[-1.0, -0.333...], [0.333..., 1.0]])
+    >>> tuple(example_of((28, 20, 1)).shape), example_of((2,)).tolist()
+    ((2, 1, 28, 20), [[-1.0, -0.333...], [0.333..., 1.0]])
     """
     seen = (shape[2], *shape[:2]) if len(shape) == 3 else shape
     return torch.linspace(-1.0, 1.0, 2 * math.prod(shape)).view(2, *seen)

@@ -22,7 +22,9 @@ def test_number_of_parameters():
     blocks = 8  # one skip gain each
     expected = weights + 2 * filters + blocks + 512 * 10 + 10
     assert expected == 11_173_970
-    assert sum(p.numel() for p in network((32, 32, 3)).parameters()) == expected
+    model = network((32, 32, 3))
+    assert sum(p.numel() for p in model.parameters()) == expected
+    assert {block.alpha for block in model.body.children() if isinstance(block, Block)} == {0.2}  # Brock et al.
 
 
 def test_filters_are_standardised_in_each_pass():
@@ -38,6 +40,9 @@ def test_filters_are_standardised_in_each_pass():
     assert torch.allclose(layer(x), expected, rtol=1e-5)
     with torch.no_grad():
         layer.weight.mul_(7).add_(4)  # neither scale nor mean of the stored weights acts
+    assert torch.allclose(layer(x), expected, rtol=1e-5)
+    with torch.no_grad():
+        layer.weight.div_(700)  # centred, its square sum is 18/10,000: the filter is still no constant one
     assert torch.allclose(layer(x), expected, rtol=1e-5)
 
 

@@ -319,8 +319,9 @@ def test_a_head_of_the_wrong_width_is_refused(table):
         def __init__(self, shape, n_classes):
             super().__init__({"fc": nn.Linear(shape[0], 4)}, 4, 2)
 
-    with pytest.raises(PflOpsError, match="its head has 2 outputs, the data 3 classes"):
-        build(MODELS.get("narrow")(), (16,), 3, seed=0)
+    for classes in (1, 3):
+        with pytest.raises(PflOpsError, match=f"its head has 2 outputs, the data {classes} classes"):
+            build(MODELS.get("narrow")(), (16,), classes, seed=0)
 
 
 def test_first_parameters_that_no_seed_repeats_are_refused(table):
@@ -409,7 +410,7 @@ def test_weights_from_a_file(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"head.bias": torch.full((10,), torch.nan)}, "'head.bias' has values that are not finite"),
+        ({"head.bias": torch.tensor([0.0] * 9 + [torch.inf])}, "'head.bias' has values that are not finite"),
         (
             {"head.bias": torch.zeros(10, dtype=torch.int64)},
             "'head.bias' holds torch.int64, not floating-point numbers",
@@ -487,3 +488,13 @@ def test_weights_of_another_number_of_classes_give_the_body_and_leave_a_fresh_he
     pairs = zip(pretrained.body.parameters(), loaded.body.parameters(), strict=True)
     assert all(torch.equal(a, b) for a, b in pairs)
     assert torch.equal(loaded.head.weight, fresh.head.weight) and torch.equal(loaded.head.bias, fresh.head.bias)
+    # for other features, or in part: not a classifier of other classes, and refused like any misfit
+    start = build(MODELS.get("linear")(), (4,), 7, seed=7).state_dict()
+    for change, words in (
+        ({"head.weight": torch.zeros(7, 5)}, r"'head.bias' has shape \(7,\)"),
+        ({"head.bias": torch.zeros(6)}, r"'head.bias' has shape \(6,\)"),
+        ({"head.bias": None}, "lacks the parameter 'head.bias'"),
+    ):
+        save_file({key: value for key, value in (start | change).items() if value is not None}, file)
+        with pytest.raises(PflOpsError, match=words):
+            build(MODELS.get("linear")(weights=str(file)), (4,), 10, seed=0)

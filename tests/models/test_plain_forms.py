@@ -1,4 +1,4 @@
-"""The papers' convolutional networks beside their layers written out, in the papers' order."""
+"""The papers' networks beside their layers written out, in the papers' order."""
 
 import pytest
 import torch
@@ -8,11 +8,35 @@ from pfl_ops.models import MODELS, build
 from pfl_ops.models.base import example_of
 
 
-def kmnist_cnn(p, x):
+def kmnist_cnn(p, x, padding=2, convolutions=2):
     """Convolution, max-pooling, ReLU; convolution, max-pooling, ReLU; flatten, FC, ReLU, FC."""
-    for i in (1, 2):
-        x = F.relu(F.max_pool2d(F.conv2d(x, p[f"body.conv{i}.weight"], p[f"body.conv{i}.bias"], padding=2), 2, 2))
+    for i in range(1, convolutions + 1):
+        x = F.conv2d(x, p[f"body.conv{i}.weight"], p[f"body.conv{i}.bias"], padding=padding)
+        x = F.relu(F.max_pool2d(x, 2, 2))
     x = F.relu(x.flatten(1) @ p["body.fc.weight"].T + p["body.fc.bias"])
+    return x @ p["head.weight"].T + p["head.bias"]
+
+
+def cnn(p, x):
+    """The same layers as of `kmnist_cnn`, of McMahan's widths."""
+    return kmnist_cnn(p, x)
+
+
+def cnn_cifar(p, x):
+    """McMahan's layers with one more convolution, ReLU and pooling."""
+    return kmnist_cnn(p, x, convolutions=3)
+
+
+def cnn_tiny(p, x):
+    """McMahan's layers with 3x3 convolutions."""
+    return kmnist_cnn(p, x, padding=1)
+
+
+def mlp(p, x):
+    """The 2NN of McMahan et al.: FC, ReLU, FC, ReLU, FC."""
+    x = x.flatten(1)
+    for i in (1, 2):
+        x = F.relu(x @ p[f"body.fc{i}.weight"].T + p[f"body.fc{i}.bias"])
     return x @ p["head.weight"].T + p["head.bias"]
 
 
@@ -28,10 +52,7 @@ def fakelenet5(p, x):
     """Convolution, ReLU, 2x2 max-pooling, twice; FC 384, ReLU, FC 192, ReLU, classifier."""
     for i in (1, 2):
         x = F.max_pool2d(F.relu(F.conv2d(x, p[f"body.conv{i}.weight"], p[f"body.conv{i}.bias"])), 2)
-    x = x.flatten(1)
-    for i in (1, 2):
-        x = F.relu(x @ p[f"body.fc{i}.weight"].T + p[f"body.fc{i}.bias"])
-    return x @ p["head.weight"].T + p["head.bias"]
+    return mlp(p, x)
 
 
 def lenet5(p, x):
@@ -42,6 +63,10 @@ def lenet5(p, x):
 @pytest.mark.parametrize(
     ("plain", "shape", "convolutions"),
     [
+        (mlp, (3, 4, 2), []),
+        (cnn, (5, 8, 3), [(32, 3, 5, 5), (64, 32, 5, 5)]),
+        (cnn_cifar, (8, 9, 3), [(32, 3, 5, 5), (64, 32, 5, 5), (64, 64, 5, 5)]),
+        (cnn_tiny, (8, 5, 1), [(16, 1, 3, 3), (32, 16, 3, 3)]),
         (kmnist_cnn, (12, 9, 1), [(16, 1, 5, 5), (32, 16, 5, 5)]),
         (cnn6, (18, 16, 3), [(32, 3, 5, 5), (64, 32, 5, 5)]),
         (fakelenet5, (16, 21, 3), [(64, 3, 5, 5), (64, 64, 5, 5)]),

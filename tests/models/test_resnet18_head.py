@@ -52,9 +52,10 @@ def test_features_are_torchvisions(trained, tmp_path):
     from torchvision.transforms import functional as T
 
     torch.save(trained.state_dict(), tmp_path / "trained.pth")
+    wide = np.random.default_rng(1).integers(0, 256, (3, 50, 44, 3)).astype(np.uint8)  # made smaller, and square
     kept = []
     trained.fc.register_forward_hook(lambda layer, inputs, output: kept.append(inputs[0]))
-    for images, size in ((IMAGES, 48), (np.repeat(IMAGES, 3, -1) // np.array([1, 2, 3], np.uint8), 32)):
+    for images, size in ((IMAGES, 48), (wide, 32)):
         x = torch.from_numpy(images).permute(0, 3, 1, 2).float() / 255
         x = T.resize(x, [size, size], antialias=True).repeat(1, 4 - x.shape[1] if x.shape[1] == 1 else 1, 1, 1)
         x = T.normalize(x, [0.485, 0.456, 0.406], [0.229, 0.224, 0.225])
@@ -152,6 +153,6 @@ def test_the_network_itself_is_linear_on_features():
     network = build(section(weights="not read here.pth"), (512,), 10, seed=0)
     x = torch.rand(2, 512)
     assert torch.allclose(network(x), x @ network.head.weight.T + network.head.bias, atol=1e-6)
-    assert not list(network.body.parameters())
+    assert not list(network.body.parameters()) and section().size == 112
     with pytest.raises(PflOpsError, match=r"sees features of shape \(512,\), got samples of \(28, 28, 1\)"):
         build(section(), (28, 28, 1), 10, seed=0)
