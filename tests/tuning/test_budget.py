@@ -98,12 +98,14 @@ def test_reason_that_was_recorded_stays_until_its_budget_changes(study_storage):
 
 def test_terminate_counts_trials_that_ended_after_the_best_one(study_storage):
     """The best value, 0.9, is that of the second trial; later: a pruned one, a worse one and an equal one. A failed
-    trial says nothing."""
+    trial says nothing, and the 0.95 of a round before its last one does not make the pruned trial the best."""
     settings = settings_of(trials=20, terminate=3)
     assert study_storage.since_best() == 0
     for value in (0.5, 0.9):
         ended_trial(study_storage, value)
-    ended_trial(study_storage, state=TrialState.PRUNED)
+    pruned = study_storage.study.ask()
+    pruned.report(0.95, 1)
+    study_storage.study.tell(pruned, state=TrialState.PRUNED)
     ended_trial(study_storage, 0.1)
     ended_trial(study_storage, state=TrialState.FAIL)
     assert study_storage.since_best() == 2 and spent(settings, study_storage, 0) is None

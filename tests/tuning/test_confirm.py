@@ -94,6 +94,16 @@ def test_smaller_is_better_where_it_is():
     values = {0: over_seeds(0.5, 0.51, 0.49), 1: over_seeds(0.2, 0.21, 0.195)}
     found = judge("train/loss", False, values, {}, SEEDS[:3])
     assert found.winner == 1 and found.separated and found.margin == pytest.approx(0.605 / 3 - 0.5)
+    # three: the second one has the next smaller mean, and the larger p is that of the third one, which spreads more
+    values = {
+        0: over_seeds(0.5, 0.51, 0.49, 0.5),
+        1: over_seeds(0.2, 0.21, 0.195, 0.2),
+        2: over_seeds(0.6, 0.7, 0.5, 0.65),
+    }
+    for n, end in ((3, "p = 0.24"), (4, "p ≤ 0.042 (anytime-valid, Holm)")):
+        found = judge("train/loss", False, values, {}, SEEDS[:n])
+        assert (found.winner, found.second) == (1, 0) and found.p[0] < 0.1 < 3 * found.p[2]
+        assert str(found).endswith(f"to trial 000, {end}; the search's choice was trial 000")
 
 
 def separations(means, n, studies, seed=0):
@@ -151,9 +161,11 @@ def test_error_of_the_evaluation_of_the_winner_s_mean():
 
 
 def test_means_are_over_the_seeds_that_all_have():
-    values = {0: over_seeds(0.5, 0.5, 0.9), 1: over_seeds(0.6, 0.6)}
+    values = {0: over_seeds(0.5, 0.5, 0.9), 1: over_seeds(0.6, 0.8)}
     found = judge(METRIC, True, values, {}, SEEDS[:3])
-    assert found.winner == 1 and found.seeds == tuple(SEEDS[:2]) and found.means == pytest.approx({0: 0.5, 1: 0.6})
+    assert found.winner == 1 and found.seeds == tuple(SEEDS[:2]) and found.means == pytest.approx({0: 0.5, 1: 0.7})
+    ahead = judge(METRIC, True, {0: over_seeds(0.9, 0.7, 0.1), 1: values[1]}, {}, SEEDS[:3])
+    assert ahead.winner == 0 and ahead.spread == pytest.approx(0.2 / 2**0.5)
 
 
 # -- the source of jobs -----------------------------------------------------------------------------------------------

@@ -321,8 +321,11 @@ def test_seconds_of_a_trial_are_those_of_its_run(made):
     search.keep_seconds(trial, 70.0)
     ended = end(search, trial, 9, val_L1_acc=0.4)
     assert study_storages.seconds_of(ended) == 70 == study_storages.longest_run(ended)
-    (row,) = search.study_storage.table(ONE.metrics).to_dict("records")
-    assert row["seconds"] == 70
+    several = ask(search)
+    search.keep_parts(several, [{"seconds": 30.0}, {"seconds": 50.0}])  # of two runs
+    ended = end(search, several, 9, val_L1_acc=0.3)
+    assert (study_storages.seconds_of(ended), study_storages.longest_run(ended)) == (80, 50)
+    assert search.study_storage.table(ONE.metrics)["seconds"].tolist() == [70, 80]
 
 
 def test_a_seed_near_the_largest_one_proposes_trials(made):

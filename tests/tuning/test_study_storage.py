@@ -59,6 +59,7 @@ def test_a_null_in_the_table_of_trials_is_not_a_missing_parameter(address, tmp_p
         ([10, "auto"], ["10", "auto"]),
         ([True, 2], ["true", "2"]),
         ([True, False], [True, False]),
+        ([None], ["none", "none"]),  # an empty cell is a setting that does not exist
     ],
 )
 def test_a_choice_of_several_kinds_can_be_written(address, tmp_path, choices, column):
@@ -232,7 +233,9 @@ def test_openings_of_the_test_data_are_counted(address):
     assert study_storage.open_test(3, {"x": 0.5}, [0]) == 1  # those seeds were tested
     assert study_storage.open_test(3, {"x": 0.5}, [0, 1, 2]) == 2
     assert study_storage.open_test(7, {"x": 0.6}, [0]) == 3
-    assert [o["trial"] for o in study_storage.openings()] == [3, 3, 7]
+    assert study_storage.open_test(8, {"x": 0.5}, [1]) == 3  # another trial of a choice that was tested
+    assert study_storage.open_test(3, {"x": 0.4}, [0]) == 4
+    assert [o["trial"] for o in study_storage.openings()] == [3, 3, 7, 3]
 
 
 def test_an_unknown_study_is_an_error_with_the_nearest(address):
