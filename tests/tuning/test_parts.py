@@ -86,7 +86,9 @@ def test_value_of_a_trial_is_the_mean_over_its_seeds():
     short = combination.report([result(5, 1.0), replace(result(6, 1.2), rounds=4)])  # one seed has gone less far
     assert short["round"] == 4
     exact = [replace(one, errors={}) for one in (result(5, 1.0), result(6, 1.2))]  # all samples were scored
-    assert combination.report(exact)["errors"] == {}
+    assert combination.report(exact)["errors"] == {} == combination.report(exact)["scores"]
+    unknown = combination.report([result(5, 1.0, losses=()), result(6, 1.2)])
+    assert unknown["losses"] == (2.0, 1.0)
 
 
 def test_result_of_a_part_survives_its_record():
@@ -160,6 +162,7 @@ def test_seed_that_diverges_makes_its_trial_diverged(source):
     assert job.number == 2, "the next trial"
     table = trials.study_storage.table([METRIC])
     assert table["state"].tolist() == ["diverged", "running"] and table["samples"].tolist() == [30, 0]
+    assert table["rounds"].tolist() == [3, 0]
     assert table["error"][0] == f"seed 5 {DIVERGED.line}"
     assert trials.runs[0, 0].status == "FAILED" and trials.runs[0, 0].known["pfl_ops.trial_state"] == "diverged"
     assert len(trials.forgotten) == 1

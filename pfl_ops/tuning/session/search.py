@@ -158,6 +158,8 @@ class Search:
         if SAMPLES in report:  # one whose process died has none: what it told before stays
             self.note_cost(trial, report)
         if failure:
+            if ROUND in report:  # a trial of several runs has noted none
+                trial.set_user_attr(ROUNDS, int(report[ROUND]))
             if failure.diverged:
                 trial.set_user_attr(DIVERGED, True)
             self._fail(trial, failure.line, TrialState.PRUNED if failure.diverged else TrialState.FAIL)
