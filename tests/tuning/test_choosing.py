@@ -73,7 +73,8 @@ def test_each_method_has_a_study_with_the_same_budget_and_no_test(
 
     def tune(experiment: Any, **given: Any) -> Any:
         asked.append({"method": experiment.algorithm.name, **given})
-        confirmed = SimpleNamespace(winner=3, lost={}, values={3: {2000: 0.7, 2001: 0.9}, 1: {2000: 0.1, 2001: 0.1}})
+        values = {3: {2000: 0.7, 2001: 0.9}, 1: {2000: 0.1, 2001: 0.1}}
+        confirmed = SimpleNamespace(winner=3, lost={1: "diverged"}, values=values)
         return SimpleNamespace(
             best={"training.lr": 0.0123456}, values={MNIST_RULE.metric: 0.95},
             confirmation=confirmed if experiment.algorithm.name == "fedavg" else None,
@@ -96,6 +97,9 @@ def test_each_method_has_a_study_with_the_same_budget_and_no_test(
 
     asked.clear()
     suite = replace(TOY, medium=Scale({"training.rounds": 3}))
+    choosing.choose(suite, replace(TOY_RULE, confirm=2, confirm_top=4), home=tmp_path)
+    assert [(one["confirm"], one["confirm_top"]) for one in asked] == [(2, 4), (2, 4)]
+    asked.clear()
     found = choosing.choose(suite, TOY_RULE, scale="medium", home=tmp_path)
     assert [one["name"] for one in asked] == ["toy-medium.fedavg", "toy-medium.fliu"]
     assert [choosing.experiment_of(suite, TOY_RULE, "fliu", at).training.rounds for at in ("full", "medium")] == [50, 3]

@@ -59,6 +59,13 @@ def test_the_best_three_come_before_the_space_s_own_first_points(earlier: StudyS
 def test_the_confirmed_choice_comes_first(earlier: StudyStorage) -> None:
     earlier.choose(2, [1, 2, 3])
     assert list(warm_start(earlier, settings(OLD)).points) == [2, 1, 3]
+    for x in (0.9, 0.6):  # the first one's configuration again, with a better value, and a further choice
+        trial = earlier.study.ask()
+        trial.suggest_float("algorithm.x", x, x)
+        trial.suggest_float("training.lr", 0.5, 0.5)
+        earlier.study.tell(trial, x + 0.05)
+    earlier.choose(0, [number for number, _ in earlier.top(5)])
+    assert list(warm_start(earlier, settings(OLD)).points) == [0, 5, 2]
 
 
 @pytest.mark.parametrize(("front", "taken"), [(((0.9, 0.9), (0.1, 0.1)), [0]), (((0.9, 0.1), (0.1, 0.9)), [0, 1])])
@@ -166,6 +173,8 @@ def test_points_of_a_study_that_trained_on_this_one_s_test_samples_are_named(
         found = warm_start(made, new)
         assert (found.method, found.tests_seen) == (method, seen)
         assert ("its trials trained on samples that this study is tested on" in str(found)) is seen
+    several = Settings.of(toy(**pooled), spaces.parse(OLD), metric=METRIC, environments=["lsqs", "iid"])
+    assert warm_start(made, several).tests_seen, "in the second environment, not in the first one"
 
 
 def test_a_study_without_a_complete_trial(tmp_path: Path) -> None:
