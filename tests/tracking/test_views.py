@@ -54,6 +54,7 @@ def test_a_view_is_what_the_page_saves():
 def test_a_view_of_groups_and_one_by_age():
     state = view(group="pfl_ops.method", order="").state
     assert state["groupBy"]["groupByKeys"] == [{"mode": "tag", "groupByData": "pfl_ops.method"}]
+    assert state["groupBy"]["aggregateFunction"] == "average"
     assert state["orderByKey"] == "attributes.start_time"
 
 
@@ -86,6 +87,46 @@ def test_a_score_is_the_last_evaluation_at_the_method_s_own_stage():
     assert questions.scores(final, "test", "L2") == {"score/acc": 1.2, "score/local/mean": 0.7}
 
 
+@pytest.mark.parametrize(
+    ("kind", "key", "group"),
+    [("run", "methods", "method"), ("final", "tests", "method"), ("cell", "methods", "cell")],
+)
+def test_view_of_methods_has_the_best_score_first(kind, key, group):
+    asked = questions.methods(kind, ["test/L1/acc"])
+    assert (asked.key, asked.name, asked.where) == (key, key.capitalize(), f"tags.`pfl_ops.kind` = '{kind}'")
+    assert (asked.order, asked.descending, asked.group) == ("score/acc", True, f"pfl_ops.{group}")
+    assert [
+        (chart.title.partition(":")[0], chart.metrics) for chart in dict(asked.sections)["Which method is best?"]
+    ] == [
+        ("Acc = Acc(L) + Acc(G)", ("score/acc",)),
+        ("Acc(L)", ("score/local/mean",)),
+        ("Acc(G)", ("score/global/mean",)),
+        ("the worst client", ("score/local/worst",)),
+        ("local against global", ("score/global/mean", "score/local/mean")),
+    ]
+
+
+def test_view_of_trials_has_the_best_validation_score_first():
+    """A loss ascends. The scatter chart has Acc(G) and Acc(L), or the two objectives if there are two."""
+    lr, kind = "training.lr", "training.optimiser.kind"
+    best, whole = questions.trials("s", ["train/loss"], ["min"], [lr, kind], [lr], ["L1"], group="pfl_ops.trial")
+    assert best.where == "tags.`pfl_ops.kind` = 'trial' and tags.`pfl_ops.study` = 's'" and whole.where == ""
+    assert (best.order, best.descending, best.group) == ("train/loss", False, "pfl_ops.trial")
+    local, pooled = "val/L1/local/mean", "val/L1/global/mean"
+    assert best.columns == (
+        *(("metrics", metric) for metric in ("train/loss", local, pooled)),
+        ("tags", "pfl_ops.chosen"),
+        *(("params", path) for path in (lr, kind)),
+        ("tags", "pfl_ops.trial_state"),
+    )
+    bars, parallel, scatter = best.sections[0][1]
+    assert (bars.metrics, parallel.metrics, scatter.metrics) == (("train/loss",), ("train/loss",), (pooled, local))
+    assert parallel.params == (lr,), "those that every trial has"
+    (two,) = questions.trials("s", [local, "train/loss"], ["max", "min"], [lr], [lr], ["L1"], "fliu")
+    assert (two.key, two.order, two.descending) == ("trials-fliu", local, True)
+    assert two.sections[0][1][-1].metrics == (local, "train/loss")
+
+
 @pytest.fixture
 def store(tmp_path, furnish):
     with Store.open(furnish(tmp_path / "mlruns")) as store:
@@ -106,7 +147,7 @@ def test_an_experiment_is_described_once(store, tmp_path):
     assert newest_pages(str(tmp_path / "mlruns")) == [("digits", "/experiment/digits")]
 
 
-def test_short_addresses_lead_to_charts_and_runs(store):
+def test_short_addresses_lead_to_charts_and_runs(store, tmp_path):
     """A study in an experiment of its own, two in a benchmark's, an experiment of single runs, one without a view."""
     client, found = store._sender.client, {}
     for experiment, method in (("alone", "fliu"), ("both", "ditto"), ("both", "local")):
@@ -127,6 +168,13 @@ def test_short_addresses_lead_to_charts_and_runs(store):
     assert find_page(client, "experiment", "alone") == found["fliu"]
     without = find_page(client, "experiment", "plain")
     assert without == f"/#/experiments/{plain.experiment_id}/runs?workflowType=machine_learning"
+    tested = store.run("both", "final", identity="final")
+    tested.tags({"pfl_ops.kind": "final"})
+    tested.present(views=[questions.methods("final", ["score/acc"])])
+    store.run("digits lsqs", "trial", identity="trial").tags({"pfl_ops.kind": "trial"})
+    store.deliver()
+    newest = ["both", "alone", "digits lsqs"]  # a test run, a study that is older, a run of no known kind
+    assert [name for name, _ in newest_pages(str(tmp_path / "mlruns"))] == newest
     page = run_address(plain.experiment_id, plain.run_id)
     assert find_page(client, "run", plain.run_id) == page
     for run in (plain, store.run("plain", "below", identity="c", parent=plain)):  # a study's test of the same hash

@@ -7,11 +7,13 @@ import sysconfig
 from pathlib import Path
 
 import pfl_ops
+from pfl_ops import tag_names
 from pfl_ops.databases import sqlite_file
 from pfl_ops.errors import PflOpsError
 from pfl_ops.tracking.home import TrackingTarget, WorkFolder
 
 PLUGIN = Path(__file__).with_name("mlflow_app")  # its entry point makes `page_app` known to `mlflow server`
+NEWEST_RUNS = 50
 
 
 def ui_command(
@@ -71,7 +73,10 @@ def settle_runs(home: str | None = None, tracking_uri: str | None = None) -> Non
 
 
 def newest_pages(home: str | None = None, tracking_uri: str | None = None) -> list[tuple[str, str]]:
-    """(experiment, short address of its saved view) of the three experiments that were last written to."""
+    """(experiment, short address of its saved view) of the three experiments with the newest runs.
+
+    The newest `NEWEST_RUNS` runs but trials tell them; if these are of fewer experiments, those made last follow.
+    """
     from mlflow import MlflowClient
 
     from pfl_ops.tracking.descriptions.views import FIRST, TAG
@@ -81,8 +86,11 @@ def newest_pages(home: str | None = None, tracking_uri: str | None = None) -> li
     file = sqlite_file(target.uri)
     if file is not None and not file.exists():
         return []  # asking would make it
-    found = []
-    for experiment in MlflowClient(target.uri).search_experiments(order_by=["last_update_time DESC"], max_results=50):
-        if any(TAG + view in experiment.tags for view in FIRST):
-            found.append((str(experiment.name), short_address("experiment", str(experiment.name))))
-    return found[:3]
+    client = MlflowClient(target.uri)
+    experiments = client.search_experiments(order_by=["creation_time DESC"])
+    names = {e.experiment_id: str(e.name) for e in experiments if any(TAG + view in e.tags for view in FIRST)}
+    no_trials = f"tags.`{tag_names.KIND}` != 'trial'"
+    # an experiment's last_update_time stays as it is when a run is added
+    runs = client.search_runs(list(names), no_trials, order_by=["start_time DESC"], max_results=NEWEST_RUNS)
+    newest = dict.fromkeys([*(run.info.experiment_id for run in runs), *names])
+    return [(names[one], short_address("experiment", names[one])) for one in list(newest)[:3]]
