@@ -68,8 +68,8 @@ def with_unit(metric: str, value: float, std: float | None = None) -> str:
 def part_of(k: int, n: int) -> str:
     """Return what follows a mean over k of n repetitions, those that have a value; "" if all or none have one.
 
-    >>> part_of(4, 7), part_of(7, 7)
-    (' (4 of 7)', '')
+    >>> part_of(4, 7), part_of(7, 7), part_of(0, 7)
+    (' (4 of 7)', '', '')
     """
     return f" ({k} of {n})" if 0 < k < n else ""
 
@@ -77,8 +77,8 @@ def part_of(k: int, n: int) -> str:
 def mebibytes(number: float) -> str:
     """Return a number of bytes in MiB; one that would be shown as 0.0 MiB in bytes or KiB; a dash for NaN.
 
-    >>> mebibytes(2**20 * 1234.5), mebibytes(4_800), mebibytes(0), mebibytes(math.nan)
-    ('1,234.5 MiB', '4.69 KiB', '0.0 MiB', '–')
+    >>> mebibytes(2**20 * 1234.5), mebibytes(2**20 / 10), mebibytes(4_800), mebibytes(0), mebibytes(math.nan)
+    ('1,234.5 MiB', '0.1 MiB', '4.69 KiB', '0.0 MiB', '–')
     """
     if not math.isfinite(number):
         return "–"

@@ -10,7 +10,10 @@ from pfl_ops.tracking.descriptions.notes import (
     LONGEST_TRIAL_NAME,
     TITLE_LENGTH,
     began,
+    comparison,
+    experiment_name,
     line,
+    run,
     study,
     title,
     trial_colour,
@@ -48,6 +51,8 @@ def test_what_a_user_can_edit_has_the_hash_in_its_line(tmp_path):
     file = tmp_path / "mine.py"
     file.write_text(
         "from pfl_ops import register\n@register('line_split')\ndef split(labels, n_clients, *, rng): return []\n"
+        "from pfl_ops.federation.losses import register as loss\n"
+        "@loss('line_loss')\ndef mine(net, w, x, y): return net(w, x)[:, 0]\n"
     )
     load_plugin(file)
     own = Experiment.of("fedavg").override({"partition.kind": "line_split"})
@@ -56,6 +61,9 @@ def test_what_a_user_can_edit_has_the_hash_in_its_line(tmp_path):
     np.savez(tmp_path / "mine.npz", x_train=x, y_train=y, x_test=x, y_test=y)
     read = Experiment.of("fedavg", dataset=str(tmp_path / "mine.npz"))
     assert line(read, "abcdefgh") == f"{title(read)} #abcdef"
+    files = {"model.weights": "start.pth", "partition": {"kind": "file", "path": "mine.json"}}
+    for path, value in {**files, "training.loss": "line_loss"}.items():
+        assert line(Experiment.of("fedavg").override({path: value}), "abcdefgh").endswith(" #abcdef")
     assert line(Experiment.of("fedavg", partition="path"), "abcdefgh") == "fedavg"
 
 
@@ -63,6 +71,7 @@ def test_a_trial_is_named_by_number_method_and_what_varies():
     point = {"algorithm.gamma.kind": "fixed", "algorithm.gamma.value": 0.12345, "training.lr": 1e-3}
     assert trial_name(3, "fliu", point) == "003 fliu gamma=fixed value=0.123 lr=0.001"
     assert trial_name(1234, "local", {"training.local_epochs": 2}) == "1234 local local_epochs=2"
+    assert trial_name(3, "fliu", {"training.lr": 0.1}, "seed 5") == "003 (seed 5) fliu lr=0.1"
     same = {"algorithm.lr": 0.1, "training.lr": 12345.6}
     assert trial_name(0, "fedrep", same) == "000 fedrep algorithm.lr=0.1 training.lr=1.23e+04"
     long = trial_name(0, "fedrep", {f"training.setting_{i}": i for i in range(9)})
@@ -83,3 +92,15 @@ def test_a_study_says_what_was_chosen():
         assert said in text
     assert "](#/experiments/{{experiment_id}}/runs?viewStateShareKey=trials&compareRunsMode=CHART" in text
     assert "viewStateShareKey=trials-fliu&" in began("mine", "trials-fliu")
+
+
+def test_a_run_links_to_its_pictures_and_its_like():
+    links = re.findall(r"\[([^]]+)\]\([^)]*?(?:figures/(\w+)|viewStateShareKey=(\w+))", run("tests"))
+    assert links == [
+        ("Accuracy over rounds", "accuracy", ""),
+        ("Clients", "clients", ""),
+        ("Partition", "partition", ""),
+        ("Compared with other runs", "", "tests"),
+    ]
+    assert "](#/experiments/{{experiment_id}}/runs?viewStateShareKey=methods&" in comparison("digits, path")
+    assert experiment_name(Experiment.of("fedavg", dataset="digits", partition="path")) == "digits-path"
