@@ -1,10 +1,13 @@
 """Lines of finished runs: their order, and the tests of differences to the first one."""
 
+import math
+from dataclasses import replace
+
 import pytest
 
 from pfl_ops.comparison import Line, Test, ordered
 from pfl_ops.results import Result
-from pfl_ops.statistics import anytime, paired
+from pfl_ops.statistics import Difference, anytime, paired
 
 ACC = "test/L1/acc"
 
@@ -37,6 +40,32 @@ def test_the_stages_of_a_line_begin_with_its_own() -> None:
     last = {"final/test/L1/local/mean": 0.5, "final/test/L2/global/mean": 0.4}
     run = Result.of_numbers(0, last, tags={"pfl_ops.own_stage": "L2"})
     assert Line("a", (run,)).stages == ["L2", "L1"]
+
+
+@pytest.mark.parametrize(
+    ("p", "mean", "tested", "behind"),
+    [
+        (0.049, -0.1, -0.1, True),
+        (0.05, -0.1, -0.1, False),
+        (None, -0.1, -0.1, False),
+        (0.01, 0.1, 0.1, False),  # told apart on the better side, over common seeds
+        (0.01, -0.1, 0.1, False),  # seeds that were not tested turn the mean
+        (0.01, 0.1, -0.1, False),
+        (0.01, -0.1, math.nan, False),
+    ],
+)
+def test_a_line_is_behind_on_the_losing_side_of_both_means(p, mean, tested, behind) -> None:
+    there = line("b", {}, difference=Difference(mean, p=p, tested_difference=tested))
+    reverse = line("b", {}, difference=Difference(-mean, p=p, tested_difference=-tested))
+    assert there.is_behind(smaller=False) is behind is reverse.is_behind(smaller=True)
+
+
+def test_an_unfinished_line_has_no_rank_and_a_diverged_one_no_costs() -> None:
+    run = Result.of_numbers(0, {f"final/{ACC}": 0.5, "total/cost/up_bytes": 8.0})
+    ended = Line("a", (run,))
+    assert ended.is_ranked("L1/acc") and ended.values("cost/up_bytes") == {0: 8.0}
+    assert not replace(ended, unfinished="running, round 1 of 2").is_ranked("L1/acc")
+    assert replace(ended, diverged=("seed 1 diverged",)).values("cost/up_bytes") == {}
 
 
 def test_without_a_better_side_lines_are_in_the_order_of_labels():

@@ -39,7 +39,7 @@ def test_paired_by_hand() -> None:
     # d = 0.01, 0.02, 0.03: mean 0.02, s 0.01, t = 0.02 √3 / 0.01 = 2 √3, so p = 1 − 2√3/√14
     a, b = {0: 0.91, 1: 0.82, 2: 0.73, 7: 0.1}, {0: 0.90, 1: 0.80, 2: 0.70, 9: 0.2}
     found = paired(a, b)
-    assert found.n == 3 and found.difference == pytest.approx(0.02)
+    assert found.n == found.n_tested == 3 and found.difference == found.tested_difference == pytest.approx(0.02)
     assert found.p == pytest.approx(1 - 2 * math.sqrt(3) / math.sqrt(14)) == pytest.approx(0.0741799, abs=1e-7)
     half = T2 * 0.01 / math.sqrt(3)
     assert (found.low, found.high) == (pytest.approx(0.02 - half), pytest.approx(0.02 + half))
@@ -65,8 +65,9 @@ def test_paired_where_there_is_no_test() -> None:
     assert (same.n, same.difference, same.low, same.high, same.p) == (2, 0.0, 0.0, 0.0, 1.0)
     # 0.9 − 0.8, 0.8 − 0.7 and 0.3 − 0.2 differ in the last bit; that must not pass for the surest of differences
     constant = paired({0: 0.9, 1: 0.8, 2: 0.3}, {0: 0.8, 1: 0.7, 2: 0.2})
-    assert (constant.low, constant.high, constant.p) == (None, None, None)
-    assert constant.difference == pytest.approx(0.1)
+    reverse = paired({0: 0.8, 1: 0.7, 2: 0.2}, {0: 0.9, 1: 0.8, 2: 0.3})
+    assert (constant.low, constant.high, constant.p) == (None, None, None) == (reverse.low, reverse.high, reverse.p)
+    assert constant.difference == pytest.approx(0.1) == -reverse.difference
     large = paired({0: 9e8, 1: 1e8, 2: 1e7}, {0: 9e8 - 9.1, 1: 1e8 - 9.1, 2: 1e7 - 9.1})
     assert (large.low, large.high, large.p) == (None, None, None) and large.difference == pytest.approx(9.1)
 

@@ -1387,6 +1387,9 @@ def test_curves_have_the_rounds_that_all_seeds_have(made: Any, shelf: Any) -> No
     }
     found = go(shelf(runs, curves), with_clients=False)
     assert found.lines[0].shared_curve("local/mean").index.tolist() == [0, 3]
+    curves[runs[0].run_id]["test/L1/local/mean"] = [0.1, nan, 0.2, nan]  # one round in common is no curve
+    one = go(shelf(runs, curves), with_clients=False).lines[0]
+    assert one.shared_curve("local/mean").index.tolist() == [0, 1, 2, 3] and not one.is_partly_drawn("local/mean")
     (picture,) = [one for one in document(found).each(Picture) if one.name == "curves"]
     local, pooled = picture.draw().axes
     assert local.lines[0].get_xdata().tolist() == [0, 3] and pooled.lines[0].get_xdata().tolist() == [0, 1, 2, 3]
