@@ -46,6 +46,10 @@ def test_test_split(digits: Dataset) -> None:
     # the test set has each client's training proportions, within one sample
     share = clients.table / clients.table.sum(0) * np.bincount(digits.test.y)
     assert np.abs(held.class_counts(10).numpy() - share).max() < 1
+    # drawn under a key of its own: no hash would tell another test set
+    owned = [rows.numpy() for rows in train.index]
+    drawn = cut.like(digits.train.y, owned, digits.test.y, rng.generator(0, "test set"))
+    assert [rows.tolist() for rows in held.index] == [rows.tolist() for rows in drawn]
 
 
 def test_validation_split_never_opens_test_data(digits: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,6 +65,9 @@ def test_validation_split_never_opens_test_data(digits: Dataset, monkeypatch: py
     assert (clients.held.sizes - 0.2 * sizes).abs().max() <= 1 and clients.held.sizes.min() >= 1
     both = torch.cat([clients.train.x, clients.held.x]).flatten(1).sum(1).sort().values
     assert torch.equal(both, whole.train.x.flatten(1).sum(1).sort().values)
+    keys = rng.generators(0, "validation", numbers=range(15))
+    _, drawn = cut.hold_out(digits.train.y, [rows.numpy() for rows in whole.train.index], 0.2, keys)
+    assert torch.equal(clients.held.x, whole.train.x[np.sort(drawn.samples)])
     with pytest.raises(TestDataSealed):
         build(digits.sealed(), split="test")
     with pytest.raises(TestDataSealed):
@@ -73,6 +80,10 @@ def test_pooled(digits: Dataset) -> None:
     assert len(final.train) + len(final.held) == 1797
     totals = final.train.sizes + final.held.sizes
     assert (final.held.sizes - 0.25 * totals).abs().max() <= 1
+    merged, scheme = digits.merged(), PARTITIONS.get("lsqs")(clients=15)
+    owned = scheme.indices(merged.train.y, rng.generator(0, "partition"), None, origin=merged.rows(), data="digits")
+    _, drawn = cut.hold_out(merged.train.y, owned, 0.25, rng.generators(0, "test share", numbers=range(15)))
+    assert np.array_equal(final.held.x.numpy(), merged.train.x[np.sort(drawn.samples)])
     trial = build(digits.merged().sealed(), split="validation", pooled=True, clients=15)
     assert trial.partition_digest == final.partition_digest
     assert len(trial.train) + len(trial.held) == len(final.train)
@@ -95,6 +106,7 @@ def test_seeds(digits: Dataset) -> None:
         for seed in (1, 2):
             own = build_clients(digits, scheme, seed=seed, split=split)
             assert (own.partition_digest, [rows.tolist() for rows in own.held.index]) == all_of(7, split)
+            assert own.title == "digits, lsqs, seed 7"
 
 
 def test_small_clients(npz: Write) -> None:
@@ -132,7 +144,10 @@ def test_unseen_classes_in_own_test_data_are_a_remark(npz: Write) -> None:
     """Ten of 40 test samples have class 9, which no client trains on, and stay with their clients. Ten more have such a
     class if the client that has class 0 alone is not drawn."""
     users = {"client_train": np.repeat([0, 1, 2], 40), "client_test": np.arange(40) % 3}
-    labels = {"y_train": np.repeat([0, 1, 2], 40), "y_test": np.repeat([0, 1, 2, 9], 10)}
+    labels = {
+        "y_train": np.repeat([0, 1, 2, 3], [40, 40, 39, 1]),
+        "y_test": np.repeat([0, 1, 2, 3, 9], [10, 10, 9, 1, 10]),
+    }
     data = load(DataSection(name=str(npz(**users, **labels)), train_size=None))
     clients = build(data, "natural")
     told = "have classes without training samples; as clients' own they are kept, and a model is right on them by"
@@ -152,6 +167,9 @@ def test_numbers_of_own_clients_that_change_are_a_remark(npz: Write) -> None:
     assert build(data, "natural").remarks == (numbers, left_out) and build(data, "natural").on_tests == (left_out,)
     trial = build(data.sealed(), "natural", split="validation")
     assert trial.remarks == (numbers,) and trial.on_tests == ()
+    small = load(DataSection(name=str(npz("small", client_train=np.repeat([5, 9], [1, 119]), client_test=tests % 11))))
+    (line,) = build(small, "natural", min_size=2).on_tests  # those of client 5, which is too small, are no part of it
+    assert line.startswith("20 of 40 test samples are left out: they belong to 2 clients without")
     kept = npz(client_train=np.arange(120) // 40, client_test=np.arange(40) % 3)
     assert build(load(DataSection(name=str(kept))), "natural").remarks == ()
     many = npz(client_train=1 + np.arange(120) // 10, client_test=1 + np.arange(40) % 12)
@@ -220,11 +238,12 @@ def test_test_samples_that_are_trained_on_are_a_remark(npz: Write) -> None:
 
 
 def test_clients_without_validation_samples_are_a_remark(npz: Write) -> None:
-    """Clients 0 to 2 have one training sample, 3 has 117, of which a fifth is 23; all have test samples."""
-    users = np.append(np.arange(3), np.full(117, 3))
-    data = load(str(npz(client_train=users, client_test=np.arange(40) % 4)))
+    """Clients 0 to 2 have one training sample, 3 has two, of which one is held out, and 4 has 115, of which a fifth is
+    23; all have test samples."""
+    users = np.repeat(np.arange(5), [1, 1, 1, 2, 115])
+    data = load(str(npz(client_train=users, client_test=np.arange(40) % 5)))
     (line,) = build(data.sealed(), "natural", split="validation").remarks
-    assert line == "3 of 4 clients have no validation sample and count in Acc(G) alone; the others have 23 in all"
+    assert line == "3 of 5 clients have no validation sample and count in Acc(G) alone; the others have 24 in all"
     assert build(data, "natural").remarks == ()
     two = load(str(npz("two", client_train=np.append(0, np.ones(119, np.int64)), client_test=np.arange(40) % 2)))
     (line,) = build(two.sealed(), "natural", split="validation").remarks
