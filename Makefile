@@ -75,8 +75,9 @@ results: $(STAMP) ## run what docs/results lacks, its undecided claims for HOURS
 	$(BIN)/pfl-ops reproduce fedavg2rep/table4 --only '{nc50,nc10,nc5,nc1}/*/{fedavg,fedavg2rep}' --scale small --repetitions 5 --results docs/results
 	$(BIN)/pfl-ops reproduce fedavg2rep/table3 --scale small --repetitions 5 --results docs/results
 	$(BIN)/pfl-ops reproduce fedavg2rep/table3 --only '{nc50,nc10}/*/fedavg' --scale small --repetitions 7 --results docs/results
-	$(BIN)/pfl-ops reproduce fedavg2rep/fig2 fedavg2rep/fig4 --scale small --repetitions 5 --results docs/results
+	$(BIN)/pfl-ops reproduce fedavg2rep/fig1 fedavg2rep/fig2 fedavg2rep/fig4 --scale small --repetitions 5 --results docs/results
 	$(BIN)/pfl-ops reproduce fedpg/fig4 fedas/fig5 --scale small --repetitions 5 --results docs/results
+	$(BIN)/pfl-ops reproduce fedpg/fig4 --only 'cifar10/{fedpg,splitgp,apfl,fedrod}' --scale small --repetitions 12 --results docs/results
 	$(BIN)/pfl-ops reproduce fedas/table3 --scale small --repetitions 2 --results docs/results
 	$(BIN)/pfl-ops reproduce fedas/table4 --scale small --repetitions 5 --results docs/results
 	$(BIN)/pfl-ops reproduce fedas/fig3a fedas/fig3b fedas/fig4a fedas/fig4b fedas/fig6a fedas/fig6b fedas/fig7 --scale small --repetitions 5 --results docs/results
