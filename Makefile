@@ -79,6 +79,9 @@ results: $(STAMP) ## run what docs/results lacks, its undecided claims for HOURS
 	$(BIN)/pfl-ops reproduce fedpg/fig4 fedas/fig5 --scale small --repetitions 5 --results docs/results
 	$(BIN)/pfl-ops reproduce fedpg/fig4 --only 'cifar10/{fedpg,splitgp,apfl,fedrod}' --scale small --repetitions 12 --results docs/results
 	$(BIN)/pfl-ops reproduce fedas/table3 --scale small --repetitions 2 --results docs/results
+	$(BIN)/pfl-ops reproduce fedas/table3 --only 'b0.1/p1/{fedas,fedproto,fedpac,fedavg_p}' --scale small --repetitions 13 --results docs/results
+	$(BIN)/pfl-ops reproduce fedas/table3 --only 'b0.1/p0.2/{fedas,fedavg_p}' --scale small --repetitions 13 --results docs/results
+	$(BIN)/pfl-ops reproduce fedas/table3 --only 'b0.1/p1/{fedas,fedproto}' --scale small --repetitions 42 --results docs/results
 	$(BIN)/pfl-ops reproduce fedas/table4 --scale small --repetitions 5 --results docs/results
 	$(BIN)/pfl-ops reproduce fedas/fig3a fedas/fig3b fedas/fig4a fedas/fig4b fedas/fig6a fedas/fig6b fedas/fig7 --scale small --repetitions 5 --results docs/results
 	$(BIN)/pfl-ops reproduce fedas/fig3a --scale medium --repetitions 5 --results docs/results

@@ -39,9 +39,10 @@ def rows(title: str) -> dict[str, list[str]]:
     return {first.strip("| "): [cell.strip("| ") for cell in others] for first, *others in entries}
 
 
-def kept(name: str, statistic: str = "mean") -> pd.DataFrame:
-    """Means (or another statistic) of a file of kept results by cell."""
+def kept(name: str, statistic: str = "mean", seeds: int | None = None) -> pd.DataFrame:
+    """Means (or another statistic) of a file of kept results by cell; `seeds`: of the first of them alone."""
     found = pd.read_csv(ROOT / "docs" / "results" / f"{name}.csv")
+    found = found if seeds is None else found[found.seed < seeds]
     numbers = found.drop(columns=["seed", "setting", "commit", "torch"]).set_index("cell")
     means = numbers.apply(pd.to_numeric, errors="coerce").groupby(level=0).agg(statistic)
     return means.assign(n=found.groupby("cell").size())
@@ -103,9 +104,9 @@ def test_table_of_fedavg2rep() -> None:
 
 
 def test_table_3_of_fedas() -> None:
-    """The best mean of the ten methods that the paper has, and FedAS' place among them."""
+    """The best mean of the ten methods that the paper has, and FedAS' place among them, in the seeds that all have."""
     means, paper, table = (
-        kept("fedas-table3-small")[TRAINED],
+        kept("fedas-table3-small", seeds=2)[TRAINED],
         published("fedas_table3"),
         rows("FedAS, Table 3 at small"),
     )
@@ -333,8 +334,8 @@ def test_runs_that_two_exhibits_have_differ_as_the_page_says() -> None:
     assert f"{len(drdm)} of DRDM's on MNIST were run on EPYC, too" in TEXT
     assert f"{(~other).sum()} have the same numbers to the last digit" in TEXT
     assert f"by up to {average.max():.2f} points of average and {worst.max():.2f} of the worst client" in TEXT
-    fedas = twice(["fedas-fig5-small"], ["fedas-table3-small", "fedas-table4-small"])
+    fedas = twice(["fedas-fig5-small"], ["fedas-table4-small"])
     off = (fedas[TRAINED] - fedas[f"{TRAINED} there"]).abs()
-    assert f"{len(fedas)} of the runs are runs of Tables 3 and 4, too" in TEXT
+    assert f"{len(fedas)} of them are Table 4's as well" in TEXT and (off > 0).sum() == 1
     assert f"{(off == 0).sum()} have the same accuracy to the last digit" in TEXT
-    assert f"the others differ by up to {off.max():.1f} points" in TEXT
+    assert f"the other differs by {off.max():.1f} points" in TEXT
