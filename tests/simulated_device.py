@@ -187,7 +187,7 @@ class _Calls(TorchFunctionMode):
 def _on_host(value: Any, ours: list[OnDevice], others: list[Tensor]) -> Any:
     """An operation's arguments with the numbers of tensors of the device; `ours`, `others`: take the tensors met.
 
-    PyTorch's `tree_flatten` and `tree_map` took a quarter of these tests' time.
+    PyTorch's `tree_flatten` took a quarter of these tests' time.
     """
     if isinstance(value, OnDevice):
         ours.append(value)
