@@ -171,10 +171,11 @@ def test_short_addresses_lead_to_charts_and_runs(store, tmp_path):
     tested = store.run("both", "final", identity="final")
     tested.tags({"pfl_ops.kind": "final"})
     tested.present(views=[questions.methods("final", ["score/acc"])])
-    store.run("digits lsqs", "trial", identity="trial").tags({"pfl_ops.kind": "trial"})
     store.deliver()
-    newest = ["both", "alone", "digits lsqs"]  # a test run, a study that is older, a run of no known kind
-    assert [name for name, _ in newest_pages(str(tmp_path / "mlruns"))] == newest
+    assert [name for name, _ in newest_pages(str(tmp_path / "mlruns"))] == ["both", "digits lsqs", "alone"]
+    store.run("alone", "trial", identity="trial").tags({"pfl_ops.kind": "trial"})
+    store.deliver()
+    assert [name for name, _ in newest_pages(str(tmp_path / "mlruns"))] == ["alone", "both", "digits lsqs"]
     page = run_address(plain.experiment_id, plain.run_id)
     assert find_page(client, "run", plain.run_id) == page
     for run in (plain, store.run("plain", "below", identity="c", parent=plain)):  # a study's test of the same hash

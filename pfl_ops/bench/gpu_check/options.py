@@ -47,7 +47,7 @@ QUICK = Sizes(
         "data.train_size": 120, "partition.clients": 3, "training.local_epochs": 1, "training.batch_size": 10,
     },
 )  # fmt: skip
-"""To see that the checks themselves work, in about a minute on a CPU. Its figures have no meaning."""
+"""To see that the checks themselves work, in some 10 s on a CPU. Its figures have no meaning."""
 
 
 @dataclass(frozen=True)

@@ -7,13 +7,11 @@ import sysconfig
 from pathlib import Path
 
 import pfl_ops
-from pfl_ops import tag_names
 from pfl_ops.databases import sqlite_file
 from pfl_ops.errors import PflOpsError
 from pfl_ops.tracking.home import TrackingTarget, WorkFolder
 
 PLUGIN = Path(__file__).with_name("mlflow_app")  # its entry point makes `page_app` known to `mlflow server`
-NEWEST_RUNS = 50
 
 
 def ui_command(
@@ -73,10 +71,7 @@ def settle_runs(home: str | None = None, tracking_uri: str | None = None) -> Non
 
 
 def newest_pages(home: str | None = None, tracking_uri: str | None = None) -> list[tuple[str, str]]:
-    """(experiment, short address of its saved view) of the three experiments with the newest runs.
-
-    The newest `NEWEST_RUNS` runs but trials tell them; if these are of fewer experiments, those made last follow.
-    """
+    """(experiment, short address of its saved view) of the three experiments with the newest runs."""
     from mlflow import MlflowClient
 
     from pfl_ops.tracking.descriptions.views import FIRST, TAG
@@ -89,8 +84,9 @@ def newest_pages(home: str | None = None, tracking_uri: str | None = None) -> li
     client = MlflowClient(target.uri)
     experiments = client.search_experiments(order_by=["creation_time DESC"])
     names = {e.experiment_id: str(e.name) for e in experiments if any(TAG + view in e.tags for view in FIRST)}
-    no_trials = f"tags.`{tag_names.KIND}` != 'trial'"
-    # an experiment's last_update_time stays as it is when a run is added
-    runs = client.search_runs(list(names), no_trials, order_by=["start_time DESC"], max_results=NEWEST_RUNS)
-    newest = dict.fromkeys([*(run.info.experiment_id for run in runs), *names])
-    return [(names[one], short_address("experiment", names[one])) for one in list(newest)[:3]]
+    found: list[tuple[str, str]] = []
+    while names and len(found) < 3:  # an experiment's last_update_time stays as it is when a run is added
+        newest = client.search_runs(list(names), order_by=["start_time DESC"], max_results=1)
+        name = names.pop(newest[0].info.experiment_id if newest else next(iter(names)))
+        found.append((name, short_address("experiment", name)))
+    return found
