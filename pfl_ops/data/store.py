@@ -164,7 +164,7 @@ def unpacked(source: str, read: Read) -> Unpacked:
     cache, entry = cache_folder(), _entry(source)
     found = _known(cache, entry, source)
     if found is None:
-        found = _unpack_once(source, read, lambda: _known(cache, entry, source) or _upgraded(cache, entry, source))
+        found = _unpack_once(source, read, lambda: _known(cache, entry, source))
 
     def again(name: str, damage: str) -> None:
         _unpack_again(found, name, damage, source, read)
@@ -189,10 +189,7 @@ def is_pinned(file: Path) -> bool:
 
 def has(source: str) -> bool:
     """True if the data set that `source` names is unpacked already."""
-    where = cache_folder(), _entry(source), source
-    with contextlib.suppress(OSError):  # of a cache that can't be written
-        return (_known(*where) or _upgraded(*where)) is not None
-    return False
+    return _known(cache_folder(), _entry(source), source) is not None
 
 
 def _unpack_once(source: str, read: Read, present: Callable[[], Unpacked | None]) -> Unpacked:
@@ -251,15 +248,10 @@ def _entry(source: str) -> Path:
 
 
 def _known(cache: Path, entry: Path, source: str) -> Unpacked | None:
-    folder = _noted_folder(cache, entry, source)
-    return None if folder is None else _open(folder)
-
-
-def _noted_folder(cache: Path, entry: Path, source: str) -> Path | None:
     try:
         noted = json.loads(entry.read_text(encoding="utf-8"))
         same = noted["source"] == source and DIGEST.fullmatch(noted["digest"])
-        return cache / noted["digest"] if same else None
+        return _open(cache / noted["digest"]) if same else None
     except (OSError, ValueError, LookupError, TypeError, RecursionError):
         return None
 
@@ -272,27 +264,6 @@ def _open(folder: Path) -> Unpacked | None:
         fits = meta["format"] == FORMAT and meta["digest"] == folder.name and sealed and found.has_sizes()
         return found if fits else None
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
-        return None
-
-
-def _upgraded(cache: Path, entry: Path, source: str) -> Unpacked | None:
-    """Write `meta.json` anew, so that a download need not be repeated; None: not whole, or nothing there.
-
-    Format 1 had no digests of files. Formats 1 and 2 had the deviation 1 in place of those of 1e-12 and less.
-    """
-    folder = _noted_folder(cache, entry, source)
-    try:
-        if folder is None:
-            return None
-        meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
-        if meta["format"] not in (1, 2):
-            return None
-        arrays = {file.stem: np.load(file, mmap_mode="r", allow_pickle=False) for file in folder.glob("*.npy")}
-        if digest(arrays) != folder.name:
-            return None
-        _write_meta(folder, arrays)
-        return _open(folder)
-    except (FileNotFoundError, ValueError, LookupError, TypeError, EOFError, RecursionError):
         return None
 
 

@@ -285,16 +285,6 @@ def test_anothers_folder_is_refused(copy: Path) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_an_older_pfl_ops_folder_is_refused_in_one_line(tmp_path: Path) -> None:
-    (tmp_path / "round-00003").mkdir()
-    (tmp_path / "round-00003" / "meta.json").write_text('{"identity": "mine", "digests": {}}')
-    with pytest.raises(CheckpointError, match="was written by an older pfl-ops; --no-resume starts again"):
-        Checkpoints(tmp_path, "mine")
-    started = Checkpoints(tmp_path, "mine", resume=False)
-    started.clear()
-    assert names(tmp_path) == []
-
-
 def test_a_newer_pfl_ops_folder_is_refused_in_one_line(tmp_path: Path) -> None:
     durable.write(tmp_path / "base-00001", {"identity": "mine", "rounds": 1}, [])
     with pytest.raises(CheckpointError, match="was written by another version of pfl-ops; --no-resume starts again"):
@@ -361,18 +351,6 @@ def test_a_table_of_clients_is_in_no_json(tmp_path: Path) -> None:
         sizes.append((tmp_path / str(n) / "finished" / "meta.json").stat().st_size)
         assert len(kept.latest.clients()["local"]) == n if kept.latest else False
     assert sizes[0] == sizes[1]
-
-
-def test_a_table_of_an_earlier_version_is_read(tmp_path: Path) -> None:
-    """In JSON, with NaN for a client without samples."""
-    lists = {"client": [0, 1], "stage": ["G", "G"], "local": [0.5, float("nan")]}
-    kept = over(tmp_path)
-    assert kept.latest is not None
-    about = dict(kept.latest.folders[0].about)
-    durable.write(tmp_path / "finished", about | {"results": {"full": True, "final": {}, "clients": lists}}, [{}])
-    found = Checkpoints(tmp_path, "mine").latest
-    assert found is not None and found.results == Results(True, {})
-    assert repr({name: values.tolist() for name, values in found.clients().items()}) == repr(lists)
 
 
 def test_scores_alone(tmp_path: Path) -> None:

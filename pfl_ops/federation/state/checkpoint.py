@@ -94,6 +94,7 @@ class Checkpoint:
             self.meta: dict[str, Any] = last["meta"]
             said = last.get("results")
             self.results = Results(said["full"], said["final"]) if said is not None else None
+            self._columns: dict[str, list[str] | None] = said["columns"] if said is not None else {}
             self.holds_state: bool = last["holds_state"]
         except (KeyError, TypeError) as error:
             raise CheckpointError(
@@ -122,16 +123,13 @@ class Checkpoint:
 
     def clients(self) -> Table:
         """The table of clients of a finished run, as it was given to `finish`; {}: the run is not over."""
-        said = self.folders[-1].about.get("results", {"columns": {}})
-        if "columns" not in said:  # of an earlier version, in JSON
-            return {name: np.array(values) for name, values in said["clients"].items()}
         found: dict[str, np.ndarray] = {}
-        for part in self.folders[-1].tensors() if said["columns"] else ():
+        for part in self.folders[-1].tensors() if self._columns else ():
             found |= {name.removeprefix(COLUMN): t.numpy() for name, t in part.items() if name.startswith(COLUMN)}
-            if len(found) == len(said["columns"]):
+            if len(found) == len(self._columns):
                 break
-        texts = said["columns"].items()
-        return {name: found[name] if names is None else np.array(names)[found[name]] for name, names in texts}
+        columns = self._columns.items()
+        return {name: found[name] if texts is None else np.array(texts)[found[name]] for name, texts in columns}
 
 
 class Checkpoints:
@@ -253,8 +251,6 @@ class Checkpoints:
     def _longest(self, below: float = float("inf")) -> tuple[list[Folder], list[tuple[str, str]]]:
         """The newest whole base with the deltas that follow, and (name, why) of what is damaged on the way there."""
         bases, deltas = ([(n, p) for n, p in _rounds(self.folder, kind) if n < below] for kind in ("base", "delta"))
-        if not bases and _rounds(self.folder, "round"):
-            raise CheckpointError(f"{self.folder} was written by an older pfl-ops; --no-resume starts again")
         damaged: list[tuple[str, str]] = []
         for number, base in reversed(bases):
             try:
@@ -300,7 +296,7 @@ class Checkpoints:
 
     def _remove(self, but: Collection[Path] = ()) -> None:
         """Remove all rounds but some; the oldest first, a base before what stands on it."""
-        for kind in ("round", "base", "delta"):
+        for kind in ("base", "delta"):
             for _, place in _rounds(self.folder, kind):
                 if place not in but:
                     shutil.rmtree(place, ignore_errors=True)
