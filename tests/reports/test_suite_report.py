@@ -280,7 +280,7 @@ def test_the_command_of_a_page_has_its_file_and_changes() -> None:
 
 def test_quantities_under_a_number_are_told_apart() -> None:
     page = to_html(suite_report(run()))
-    assert '<span class="below"><b>98.70 ± 0.20</b><i>|</i><b>+0.10</b></span>' in page
+    assert '<span class="below"><b>98.70 ± 0.20<i>|</i></b><b>+0.10</b></span>' in page
 
 
 def test_what_was_run_at_another_scale_says_so() -> None:
