@@ -3,22 +3,8 @@
 from collections.abc import Mapping
 
 from pfl_ops.papers.claims import Claim
-from pfl_ops.papers.drdm.setting import (
-    AVERAGE,
-    BASELINES,
-    DEVIATION,
-    DRDM,
-    KMNIST,
-    MEASURES,
-    METHODS,
-    MNIST,
-    SMALL_CNN,
-    SMALL_LINEAR,
-    WORST,
-    class_skew,
-    drdm_suite,
-    size_skew,
-)
+from pfl_ops.papers.drdm import setting
+from pfl_ops.papers.drdm.setting import AVERAGE, BASELINES, DEVIATION, WORST, class_skew, drdm_suite, size_skew
 from pfl_ops.papers.drdm.tables import COMPETITIVE, FEDAVG_LAST, IN_BOTH, ahead
 from pfl_ops.papers.exhibits import Curves, Energy, Exhibit
 from pfl_ops.papers.published import Published, load
@@ -41,8 +27,8 @@ def _curves(
         title=title,
         source=f"DRDM, Fig. {number}. Its skews are lost: that they are those of a column of Table {table}, whose "
         "numbers stand here, is our assumption",
-        axes={axis: skew, "method": METHODS},
-        measures=(*MEASURES, Measure(target, f"rounds to a worst case of {percent} %", digits=0, better="low")),
+        axes={axis: skew, "method": setting.METHODS},
+        measures=(*setting.MEASURES, Measure(target, f"rounds to a worst case of {percent} %", digits=0, better="low")),
         exhibits=(
             Curves(AVERAGE, panel=axis, caption=f"{title}: average over clients", ylabel="average accuracy"),
             Curves(DEVIATION, panel=axis, caption=f"{title}: deviation over clients", ylabel="standard deviation"),
@@ -73,15 +59,21 @@ FIGURE_1 = _curves(
     1,
     "Kuzushiji-MNIST, CNN, equal sizes",
     class_skew(0.1),
-    KMNIST,
+    setting.KMNIST,
     1,
     (*OUTPERFORMS, *(Claim(f"FedAvg is last in {what}", says, "Sec. 4: in all metrics") for what, says in FEDAVG_LAST)),
     TO_70,
-    SMALL_CNN,
+    setting.SMALL_CNN,
 )
-FIGURE_2 = _curves(2, "Kuzushiji-MNIST, CNN, with size skew", size_skew(0.5), KMNIST, 2, OUTPERFORMS, TO_70, SMALL_CNN)
-FIGURE_5 = _curves(5, "MNIST, linear, with size skew 0.3", size_skew(0.3), MNIST, 4, ON_MNIST, TO_80, SMALL_LINEAR)
-FIGURE_6 = _curves(6, "MNIST, linear, with size skew 0.7", size_skew(0.7), MNIST, 4, ON_MNIST, TO_80, SMALL_LINEAR)
+FIGURE_2 = _curves(
+    2, "Kuzushiji-MNIST, CNN, with size skew", size_skew(0.5), setting.KMNIST, 2, OUTPERFORMS, TO_70, setting.SMALL_CNN
+)
+FIGURE_5 = _curves(
+    5, "MNIST, linear, with size skew 0.3", size_skew(0.3), setting.MNIST, 4, ON_MNIST, TO_80, setting.SMALL_LINEAR
+)
+FIGURE_6 = _curves(
+    6, "MNIST, linear, with size skew 0.7", size_skew(0.7), setting.MNIST, 4, ON_MNIST, TO_80, setting.SMALL_LINEAR
+)
 
 STEPS: Axis = {f"t{tau}": Level({"training.local_steps": tau}, str(tau)) for tau in (1, 2, 5, 10, 20)}
 
@@ -89,17 +81,17 @@ STEPS: Axis = {f"t{tau}": Level({"training.local_steps": tau}, str(tau)) for tau
 def _steps(number: int, title: str, exhibit: Exhibit, claims: tuple[Claim, ...]) -> Suite:
     """DRDM with several numbers of local steps: the same runs for both figures."""
     return drdm_suite(
-        MNIST,
+        setting.MNIST,
         name=f"drdm/fig{number}",
         title=title,
         source=f"DRDM, Fig. {number}",
-        axes={"tau": STEPS, "method": DRDM},
-        measures=(Measure(TO_80, "rounds to a worst case of 80 %", digits=0, better="low"), MEASURES[1]),
+        axes={"tau": STEPS, "method": setting.DRDM},
+        measures=(Measure(TO_80, "rounds to a worst case of 80 %", digits=0, better="low"), setting.MEASURES[1]),
         exhibits=(exhibit,),
         claims=claims,
         sources=OF_STEPS,
         damage=("The numbers of local steps, and the rounds that each needs, are lost.",),
-        small=SMALL_LINEAR,
+        small=setting.SMALL_LINEAR,
     )
 
 

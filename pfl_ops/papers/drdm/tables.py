@@ -1,24 +1,8 @@
 """DRDM's Tables 1 to 6: three data sets, class skew and size skew."""
 
 from pfl_ops.papers.claims import Claim
-from pfl_ops.papers.drdm.setting import (
-    AVERAGE,
-    BASELINES,
-    DEVIATION,
-    FASHION,
-    KMNIST,
-    MEASURES,
-    METHODS,
-    MNIST,
-    SMALL_CNN,
-    SMALL_HEAD,
-    SMALL_LINEAR,
-    SMOKE_HEAD,
-    WORST,
-    class_skew,
-    drdm_suite,
-    size_skew,
-)
+from pfl_ops.papers.drdm import setting
+from pfl_ops.papers.drdm.setting import AVERAGE, BASELINES, DEVIATION, WORST, class_skew, drdm_suite, size_skew
 from pfl_ops.papers.exhibits import Grid
 from pfl_ops.papers.published import load
 from pfl_ops.papers.sources.drdm import of_table
@@ -94,8 +78,8 @@ def _table(
         name=f"drdm/table{number}",
         title=title,
         source=f"DRDM, Table {number}: over clients, mean of an unknown number of runs",
-        axes={axis: skew, "method": METHODS},
-        measures=MEASURES,
+        axes={axis: skew, "method": setting.METHODS},
+        measures=setting.MEASURES,
         exhibits=(Grid(rows=("method", "measure"), columns=(axis,), caption=f"{title}, in percent"),),
         published=load(f"drdm_table{number}"),
         claims=claims,
@@ -115,7 +99,7 @@ TABLE_1 = _table(
     1,
     "Kuzushiji-MNIST, CNN: class skew at equal sizes",
     class_skew(0.1, 0.3, 0.5, 0.7),
-    KMNIST,
+    setting.KMNIST,
     (
         *_claims(IN_ALL, IN_ALL),
         *(
@@ -124,57 +108,57 @@ TABLE_1 = _table(
         ),
         LESS_SKEW_HELPS,
     ),
-    SMALL_CNN,
+    setting.SMALL_CNN,
 )
 TABLE_2 = _table(
     2,
     "Kuzushiji-MNIST, CNN: size skew on a fixed class skew",
     size_skew(0.3, 0.5, 0.7),
-    KMNIST,
+    setting.KMNIST,
     (
         *_claims(IN_ALL, IN_ALL),
         MORE_SKEW_HURTS,
     ),
-    SMALL_CNN,
+    setting.SMALL_CNN,
 )
 TABLE_3 = _table(
     3,
     "MNIST, linear: class skew at equal sizes",
     class_skew(0.1, 0.3, 0.5, 0.7),
-    MNIST,
+    setting.MNIST,
     (
         *_claims(IN_BOTH, COMPETITIVE),
         LESS_SKEW_HELPS,
     ),
-    SMALL_LINEAR,
+    setting.SMALL_LINEAR,
 )
 TABLE_4 = _table(
     4,
     "MNIST, linear: size skew on a fixed class skew",
     size_skew(0.3, 0.5, 0.7),
-    MNIST,
+    setting.MNIST,
     _claims(IN_BOTH, COMPETITIVE),
-    SMALL_LINEAR,
+    setting.SMALL_LINEAR,
 )
 TABLE_5 = _table(
     5,
     "Fashion-MNIST, last layer of a ResNet-18: class skew at equal sizes",
     class_skew(0.1, 0.3, 0.5, 0.7, 0.9),
-    FASHION,
+    setting.FASHION,
     (
         *_claims("Sec. 5.8 calls it strong; highest: ours", "Sec. 5.8 calls it strong; lowest: ours"),
         LESS_SKEW_HELPS,
     ),
-    SMALL_HEAD,
+    setting.SMALL_HEAD,
     damage=("SCAFFOLD's standard deviation at 0.5 has three decimals, 8.494.",),
-    smoke=SMOKE_HEAD,
+    smoke=setting.SMOKE_HEAD,
 )
 TABLE_6 = _table(
     6,
     "Fashion-MNIST, last layer of a ResNet-18: size skew on a fixed class skew",
     size_skew(0.3, 0.5, 0.7),
-    FASHION,
+    setting.FASHION,
     _claims("Sec. 5.8 calls it strong; highest: ours", "Sec. 5.8 calls it strong; lowest: ours"),
-    SMALL_HEAD,
-    smoke=SMOKE_HEAD,
+    setting.SMALL_HEAD,
+    smoke=setting.SMOKE_HEAD,
 )

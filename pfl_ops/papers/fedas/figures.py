@@ -7,20 +7,8 @@ from typing import Any
 
 from pfl_ops.papers.claims import Claim
 from pfl_ops.papers.exhibits import Curves, Grid, Over
-from pfl_ops.papers.fedas.setting import (
-    DATA,
-    FEDAS,
-    FEWER,
-    FIGURE,
-    LAST,
-    LOCAL,
-    METHODS,
-    ON_RECEIPT,
-    RECEIVED,
-    SMALL,
-    TRAINED,
-    fedas_suite,
-)
+from pfl_ops.papers.fedas import setting
+from pfl_ops.papers.fedas.setting import FEWER, LOCAL, ON_RECEIPT, RECEIVED, TRAINED, fedas_suite
 from pfl_ops.papers.fedas.tables import TABLE_2, TABLE_3
 from pfl_ops.papers.published import Published
 from pfl_ops.papers.sources import fedas as sources
@@ -33,7 +21,7 @@ FIGURE_3A = fedas_suite(
     name="fedas/fig3a",
     title="Putting back the 5 % of parameters with most Fisher information, or any 5 %",
     source="FedAS, Fig. 3a and Sec. 3.3; no number of it is in the text",
-    base=FIGURE,
+    base=setting.FIGURE,
     axes={"share": {"s5": method("5 %", "fedas", substitute=0.05)}},
     measures=(
         Measure(WHOLE, "all as trained"),
@@ -58,7 +46,7 @@ FIGURE_3A = fedas_suite(
         ),
     ),
     sources=sources.SUBSTITUTED,
-    small=Scale(LAST, 3, FEWER),
+    small=Scale(setting.LAST, 3, FEWER),
 )
 
 WEIGHT, TRACE = "method/weight", "method/trace"
@@ -67,12 +55,12 @@ READINGS = (
     "the data is the letter of Eq. 5 and 6, batches are the published code"
 )
 FISHER: Axis = {
-    "sample": replace(METHODS["fedas"], title="squares of single samples (ours)"),
+    "sample": replace(setting.METHODS["fedas"], title="squares of single samples (ours)"),
     "dataset": method("squared sum over the data (Eq. 5, 6)", "fedas", fisher="dataset"),
     "batch": method("sum of squares of batches (published code)", "fedas", fisher="batch"),
 }
 STRAGGLERS: Mapping[str, Any] = {
-    **FIGURE,
+    **setting.FIGURE,
     "participation.kind": "stragglers",
     "participation.stragglers": 0.5,
     "participation.chance": 0.1,
@@ -110,7 +98,7 @@ FIGURE_3B = fedas_suite(
         ),
     ),
     sources=sources.FIGURE_3B,
-    small=Scale(LAST, 3, FEWER),
+    small=Scale(setting.LAST, 3, FEWER),
 )
 
 FIGURE_4A = fedas_suite(
@@ -138,12 +126,12 @@ FIGURE_4A = fedas_suite(
         ),
     ),
     sources=sources.STRAGGLERS,
-    small=Scale(LAST, 3, FEWER),
+    small=Scale(setting.LAST, 3, FEWER),
 )
 
 # -- Figures 4b, 6a, 6b: other ways to do it ---------------------------------------------------------------------------
 
-of_variants = partial(fedas_suite, base=FIGURE, measures=(TRAINED, ON_RECEIPT))
+of_variants = partial(fedas_suite, base=setting.FIGURE, measures=(TRAINED, ON_RECEIPT))
 """A suite of variants of a method."""
 
 
@@ -161,7 +149,7 @@ FIGURE_4B = of_variants(
     source="FedAS, Fig. 4b and Sec. 3.4; no number of it is in the text",
     axes={
         "alignment": {
-            "fedas": METHODS["fedas"],
+            "fedas": setting.METHODS["fedas"],
             "parallel": method("beside training", "fedas", align="parallel"),
             "others": method("to others' features", "fedas", align="global"),
         }
@@ -180,7 +168,7 @@ FIGURE_6A = of_variants(
     source="FedAS, Fig. 6a and Sec. 4.3; no number of it is in the text",
     axes={
         "normalisation": {
-            "proportional": METHODS["fedas"],
+            "proportional": setting.METHODS["fedas"],
             "softmax": method("softmax", "fedas", normalise="softmax"),
             "min_max": method("min-max", "fedas", normalise="min_max"),
         }
@@ -213,7 +201,7 @@ FIGURE_6B = of_variants(
     ),
     sources=sources.DECOUPLED,
     small=Scale(
-        {**SMALL, "data.train_size": 1000}, 3, f"{FEWER}; two thirds of these images, as every step costs three"
+        {**setting.SMALL, "data.train_size": 1000}, 3, f"{FEWER}; two thirds of these images, as every step costs three"
     ),
 )
 
@@ -226,7 +214,7 @@ def of_tables() -> dict[tuple[str, str], Published]:
     return {
         (f"{data}/{name}", LOCAL): table.published[f"b0.1/p0.6/{name}", LOCAL]
         for data, table in tables.items()
-        for name in METHODS
+        for name in setting.METHODS
     }
 
 
@@ -234,8 +222,8 @@ FIGURE_5 = fedas_suite(
     name="fedas/fig5",
     title="Accuracy over rounds at P 0.6, β 0.1",
     source="FedAS, Fig. 5 (a: CIFAR-10, b: CIFAR-100); the curves are lost, their cells of Tables 3 and 2 are here",
-    base=FIGURE,
-    axes={"dataset": DATA, "method": METHODS},
+    base=setting.FIGURE,
+    axes={"dataset": setting.DATA, "method": setting.METHODS},
     measures=(TRAINED, ON_RECEIPT, Measure(f"{LOCAL}@50", "rounds to 50 %", unit=100, digits=0, better="low"),
               Measure(f"{LOCAL}@25", "rounds to 25 %", unit=100, digits=0, better="low")),
     exhibits=(
@@ -277,7 +265,7 @@ FIGURE_7 = fedas_suite(
     name="fedas/fig7",
     title="Batch sizes and local epochs, at a constant number of steps",
     source="FedAS, Fig. 7 and Sec. 4.3: deviations from the mean accuracy; no number of it is in the text",
-    base=FIGURE,
+    base=setting.FIGURE,
     axes={
         "batch": {
             "b16": Level({}, "16"),
@@ -287,7 +275,7 @@ FIGURE_7 = fedas_suite(
             "e5": Level({}, "5"),
             **{label: as_many_steps("training.local_epochs", e, rounds) for label, (e, rounds) in EPOCHS.items()},
         },
-        "method": FEDAS,
+        "method": setting.FEDAS,
     },
     absent=tuple(f"{b}/{e}/fedas" for b in BATCHES for e in EPOCHS),
     measures=(TRAINED, ON_RECEIPT),
@@ -310,7 +298,7 @@ FIGURE_7 = fedas_suite(
     ),
     sources=sources.FIGURE_7,
     small=Scale(
-        {**LAST, "training.local_epochs": 5}, 3,
+        {**setting.LAST, "training.local_epochs": 5}, 3,
         "10 clients with 135 training images each, the paper's batches and epochs in a quarter of its rounds, at four "
         "times the rate; of so few images the last batch is seldom full, so that large batches take some more steps",
     ),

@@ -2,26 +2,8 @@
 
 from pfl_ops.papers.claims import Claim
 from pfl_ops.papers.exhibits import Bars, Grid
-from pfl_ops.papers.fedas.setting import (
-    BASE,
-    DATA,
-    FEWER,
-    HIGHEST,
-    LAST,
-    LETTER,
-    LOCAL,
-    METHODS,
-    ON_RECEIPT,
-    OTHERS,
-    PARTICIPATION,
-    PRINTED,
-    RECEIVED,
-    SKEW,
-    STAY,
-    TRAINED,
-    WITH_CURVE,
-    fedas_suite,
-)
+from pfl_ops.papers.fedas import setting
+from pfl_ops.papers.fedas.setting import DATA, FEWER, HIGHEST, LOCAL, OTHERS, PRINTED, RECEIVED, fedas_suite
 from pfl_ops.papers.published import load
 from pfl_ops.papers.sources import fedas as sources
 from pfl_ops.papers.suite import Scale, Suite, method
@@ -36,9 +18,12 @@ def compared(number: int, data: str, least: float, most: float, slips: tuple[Cla
         name=f"fedas/table{number}",
         title=f"Ten methods on {DATA[data].title}, by skew and participation",
         source=f'FedAS, Table {number}: "highest top-1 accuracy" of 40 rounds, one run; ours: the last round',
-        base={**BASE, "data.name": data},
-        axes={"skew": SKEW, "participation": PARTICIPATION, "method": {**METHODS, **LETTER, **STAY}},
-        measures=(TRAINED, ON_RECEIPT, HIGHEST),
+        base={**setting.BASE, "data.name": data},
+        axes={
+            "skew": setting.SKEW, "participation": setting.PARTICIPATION,
+            "method": {**setting.METHODS, **setting.LETTER, **setting.STAY},
+        },
+        measures=(setting.TRAINED, setting.ON_RECEIPT, HIGHEST),
         exhibits=(
             Grid(("method",), ("skew", "participation"), measures=(LOCAL,), caption="Last round, percent"),
             Grid(("method",), ("skew", "participation"), measures=(HIGHEST.key,), caption="Highest round, percent"),
@@ -84,8 +69,8 @@ def compared(number: int, data: str, least: float, most: float, slips: tuple[Cla
         ),
         sources={2: sources.TABLE_2, 3: sources.TABLE_3}[number],
         damage=('Both captions say "Cifar10"; the one with the far lower values is CIFAR-100.',) if number == 2 else (),
-        exceptions={"b0.1/p0.6/*": WITH_CURVE},
-        small=Scale(LAST, 2, f"{FEWER}; n = 2, for the suite has 156 cells"),
+        exceptions={"b0.1/p0.6/*": setting.WITH_CURVE},
+        small=Scale(setting.LAST, 2, f"{FEWER}; n = 2, for the suite has 156 cells"),
     )  # fmt: skip
 
 
@@ -112,18 +97,18 @@ TABLE_4 = fedas_suite(
     name="fedas/table4",
     title="Alignment (PA) and synchronisation (CS), alone and together",
     source="FedAS, Table 4: CIFAR-10, β 0.1 (first and last row equal Table 3's FedPer and FedAS); highest accuracy",
-    base=BASE,
+    base=setting.BASE,
     axes={
-        "participation": PARTICIPATION,
+        "participation": setting.PARTICIPATION,
         "modules": {
-            "none": METHODS["fedper"],
+            "none": setting.METHODS["fedper"],
             "pa": method("PA", "fedas", synchronize=False),
             "cs": method("CS", "fedas", align="off"),
-            "both": METHODS["fedas"],
-            **LETTER,
+            "both": setting.METHODS["fedas"],
+            **setting.LETTER,
         },
     },
-    measures=(TRAINED, ON_RECEIPT, HIGHEST),
+    measures=(setting.TRAINED, setting.ON_RECEIPT, HIGHEST),
     exhibits=(
         Grid(("modules",), ("participation",), measures=(LOCAL,), caption="Last round, percent"),
         Grid(("modules",), ("participation",), measures=(HIGHEST.key,), caption="Highest round, percent"),
@@ -141,6 +126,6 @@ TABLE_4 = fedas_suite(
         "Which mark stands in which column is lost: that the second row is PA alone and the third CS alone is our "
         "reading of their order. Both claims hold either way.",
     ),
-    exceptions={"p0.6/{none,both}": WITH_CURVE},
-    small=Scale(LAST, 3, FEWER),
+    exceptions={"p0.6/{none,both}": setting.WITH_CURVE},
+    small=Scale(setting.LAST, 3, FEWER),
 )

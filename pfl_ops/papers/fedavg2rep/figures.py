@@ -4,25 +4,8 @@ from functools import partial
 
 from pfl_ops.papers.claims import Claim
 from pfl_ops.papers.exhibits import Allocation, Curves, Grid
-from pfl_ops.papers.fedavg2rep.setting import (
-    ACC,
-    CENTRALIZED,
-    FEDAVG,
-    FOUR,
-    HYBRIDS,
-    IID,
-    OWN,
-    ROUNDS_HYBRIDS,
-    ROUNDS_SHAKESPEARE,
-    SHAKESPEARE_IID,
-    SMALL_IMAGES,
-    SMALL_LINES,
-    STEPS,
-    TOP_1,
-    UNMEASURED,
-    WITHOUT_FILE,
-    fedavg2rep_suite,
-)
+from pfl_ops.papers.fedavg2rep import setting
+from pfl_ops.papers.fedavg2rep.setting import ACC, SMALL_IMAGES, TOP_1, fedavg2rep_suite
 from pfl_ops.papers.fedavg2rep.tables import BY_LABELS, TABLE_2, TABLE_3, TABLE_4
 from pfl_ops.papers.sources import fedavg2rep as sources
 from pfl_ops.papers.suite import Axis, Level, Measure, Scale
@@ -43,7 +26,7 @@ def by(axis: str, target: float | None = None) -> tuple[Curves, Grid]:
 def scheduled(title: str, **changes: object) -> Level:
     """Centralized training under another schedule."""
     named = {path.replace("__", "."): value for path, value in changes.items()}
-    return Level({**CENTRALIZED.changes, **named}, title, at=CENTRALIZED.at)
+    return Level({**setting.CENTRALIZED.changes, **named}, title, at=setting.CENTRALIZED.at)
 
 
 FIGURE_1 = of_lost_image(
@@ -51,9 +34,9 @@ FIGURE_1 = of_lost_image(
     title="Centralized training of FakeLeNet-5 on CIFAR-100 by learning rate schedule",
     source="FedAvg2Rep, Figure 1: its image is lost; of the schedules only cosine annealing is named",
     axes={
-        "split": {"iid": IID},
+        "split": {"iid": setting.IID},
         "method": {
-            "cosine": CENTRALIZED,
+            "cosine": setting.CENTRALIZED,
             "constant": scheduled("Constant", algorithm__schedule="constant"),
             "exponential": scheduled("Exponential", algorithm__schedule="constant", training__lr_decay=0.97),
         },
@@ -81,9 +64,9 @@ FIGURE_2 = of_lost_image(
     title="FedAvg on Shakespeare at several learning rates",
     source="FedAvg2Rep, Figure 2: its image is lost; Section 3.2.2 names a plateau at 18.5 % and η = 1",
     axes={
-        "split": {"shakespeare_iid": SHAKESPEARE_IID},
-        "steps": FOUR,
-        "method": FEDAVG,
+        "split": {"shakespeare_iid": setting.SHAKESPEARE_IID},
+        "steps": setting.FOUR,
+        "method": setting.FEDAVG,
         "eta": {f"eta{eta:g}": Level({"training.lr": eta}, f"η = {eta:g}") for eta in (0.01, 0.1, 1.0)},
     },
     exhibits=by("eta", target=0.185),
@@ -107,8 +90,8 @@ FIGURE_2 = of_lost_image(
     sources=sources.FIGURE_2,
     departures=(*sources.OF_LINES, *sources.ROUND),
     unmeasured=("That more local steps help against the plateau, too, has no setting in the text.",),
-    small=Scale(repetitions=3, note=SMALL_LINES),
-    exceptions={"*/j4/fedavg/*": ROUNDS_SHAKESPEARE["*/j4/fedavg"]},
+    small=Scale(repetitions=3, note=setting.SMALL_LINES),
+    exceptions={"*/j4/fedavg/*": setting.ROUNDS_SHAKESPEARE["*/j4/fedavg"]},
 )
 
 # -- Figures 4 and 5 ---------------------------------------------------------------------------------------------------
@@ -126,7 +109,12 @@ FIGURE_4 = of_lost_image(
     name="fedavg2rep/fig4",
     title="FedAvg on CIFAR-100, IID: participation by a Dirichlet distribution against random selection",
     source="FedAvg2Rep, Figure 4: its image is lost; the text names rounds 500 (γ = 0.1) and 1300 (random)",
-    axes={"split": {"iid": IID}, "steps": FOUR, "method": FEDAVG, "participation": PARTICIPATION},
+    axes={
+        "split": {"iid": setting.IID},
+        "steps": setting.FOUR,
+        "method": setting.FEDAVG,
+        "participation": PARTICIPATION,
+    },
     measures=(TOP_1, *(Measure(f"{ACC}#{t}", f"... in round {t}", digits=1) for t in LATE)),
     exhibits=by("participation"),
     published={("iid/j4/fedavg/random", ACC): TABLE_2.published["iid/j4/fedavg", ACC]},
@@ -151,7 +139,7 @@ FIGURE_4 = of_lost_image(
     sources=sources.PARTICIPATIONS,
     departures=(*sources.OF_IMAGES, *sources.ROUND),
     unmeasured=(
-        *UNMEASURED,
+        *setting.UNMEASURED,
         "Figure 3, the clients' probabilities by γ, is no experiment: each run's table of clients has them.",
         "At smaller scales there are fewer than 500 rounds, and two claims are not judged.",
     ),
@@ -163,9 +151,9 @@ FIGURE_5 = of_lost_image(
     title="FedAvg on Shakespeare, IID: participation by a Dirichlet distribution against random selection",
     source="FedAvg2Rep, Figure 5: its image is lost",
     axes={
-        "split": {"shakespeare_iid": SHAKESPEARE_IID},
-        "steps": FOUR,
-        "method": FEDAVG,
+        "split": {"shakespeare_iid": setting.SHAKESPEARE_IID},
+        "steps": setting.FOUR,
+        "method": setting.FEDAVG,
         "participation": PARTICIPATION,
     },
     exhibits=by("participation"),
@@ -180,8 +168,8 @@ FIGURE_5 = of_lost_image(
     ),
     sources=sources.PARTICIPATIONS,
     departures=(*sources.OF_LINES, *sources.ROUND),
-    small=Scale(repetitions=3, note=SMALL_LINES),
-    exceptions={"*/j4/fedavg/*": ROUNDS_SHAKESPEARE["*/j4/fedavg"]},
+    small=Scale(repetitions=3, note=setting.SMALL_LINES),
+    exceptions={"*/j4/fedavg/*": setting.ROUNDS_SHAKESPEARE["*/j4/fedavg"]},
 )
 
 # -- Figure 6 ----------------------------------------------------------------------------------------------------------
@@ -190,13 +178,13 @@ FIGURE_6 = of_lost_image(
     name="fedavg2rep/fig6",
     title="Labels of the clients in Shakespeare",
     source="FedAvg2Rep, Figure 6: the labels of 12 random clients; its image is lost. The cell is Table 3's",
-    axes={"split": OWN, "steps": FOUR, "method": FEDAVG},
+    axes={"split": setting.OWN, "steps": setting.FOUR, "method": setting.FEDAVG},
     exhibits=(Allocation("shakespeare/j4/fedavg", caption="Who holds which characters"),),
     published={("shakespeare/j4/fedavg", ACC): TABLE_3.published["shakespeare/j4/fedavg", ACC]},
     sources=sources.TABLES,
     unmeasured=("That clients have a similar distribution of labels is left to the eye: no measure of it is named.",),
-    small=Scale(note=SMALL_LINES),
-    exceptions={"*/j4/fedavg": ROUNDS_SHAKESPEARE["*/j4/fedavg"]},
+    small=Scale(note=setting.SMALL_LINES),
+    exceptions={"*/j4/fedavg": setting.ROUNDS_SHAKESPEARE["*/j4/fedavg"]},
 )
 
 # -- Figure 7 ----------------------------------------------------------------------------------------------------------
@@ -207,8 +195,8 @@ FIGURE_7 = of_lost_image(
     source="FedAvg2Rep, Figure 7: cells of Table 4, whose numbers are where the curves end; its image is lost",
     axes={
         "split": BY_LABELS,
-        "steps": STEPS,
-        "method": {name: HYBRIDS[name] for name in ("pretrained", "fedavg2rep")},
+        "steps": setting.STEPS,
+        "method": {name: setting.HYBRIDS[name] for name in ("pretrained", "fedavg2rep")},
     },
     measures=(TOP_1, *(Measure(f"{ACC}#{t}", f"... in round {t}", digits=1) for t in (100, 500))),
     exhibits=(
@@ -234,10 +222,10 @@ FIGURE_7 = of_lost_image(
     sources=sources.TABLE_4,
     departures=(*sources.OF_IMAGES, *sources.OF_PRETRAINED),
     unmeasured=(
-        *UNMEASURED,
-        *WITHOUT_FILE,
+        *setting.UNMEASURED,
+        *setting.WITHOUT_FILE,
         "At smaller scales the warm-up ends before round 500, and that claim is not judged.",
     ),
     small=TABLE_4.small,
-    exceptions=ROUNDS_HYBRIDS,
+    exceptions=setting.ROUNDS_HYBRIDS,
 )

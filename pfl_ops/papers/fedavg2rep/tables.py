@@ -2,28 +2,8 @@
 
 from pfl_ops.papers.claims import Claim
 from pfl_ops.papers.exhibits import Grid
-from pfl_ops.papers.fedavg2rep.setting import (
-    ACC,
-    CENTRALIZED,
-    FEDAVG,
-    FOUR,
-    HYBRIDS,
-    IID,
-    LABELS,
-    LAST,
-    LEAF_IID,
-    OWN,
-    ROUNDS_HYBRIDS,
-    ROUNDS_SHAKESPEARE,
-    SHAKESPEARE_IID,
-    SMALL_IMAGES,
-    SMALL_LINES,
-    STEPS,
-    UNMEASURED,
-    WITHOUT_FILE,
-    fedavg2rep_suite,
-    rounds,
-)
+from pfl_ops.papers.fedavg2rep import setting
+from pfl_ops.papers.fedavg2rep.setting import ACC, LAST, SMALL_IMAGES, SMALL_LINES, fedavg2rep_suite, rounds
 from pfl_ops.papers.published import load
 from pfl_ops.papers.sources import fedavg2rep as sources
 from pfl_ops.papers.suite import Axis, Scale
@@ -35,9 +15,9 @@ TABLE_2 = fedavg2rep_suite(
     title="FedAvg on IID data, and all data in one place",
     source=f"FedAvg2Rep, Table 2: 100 clients, 10 % a round, J 4; centralized: Sections 4.1 and 4.2; {LAST}",
     axes={
-        "split": {"iid": IID, "shakespeare_iid": SHAKESPEARE_IID, **LEAF_IID},
-        "steps": FOUR,
-        "method": {**FEDAVG, "centralized": CENTRALIZED},
+        "split": {"iid": setting.IID, "shakespeare_iid": setting.SHAKESPEARE_IID, **setting.LEAF_IID},
+        "steps": setting.FOUR,
+        "method": {**setting.FEDAVG, "centralized": setting.CENTRALIZED},
     },
     exhibits=(Grid(rows=("split",), columns=("method",), caption="Top-1 accuracy of the global model"),),
     published=load("fedavg2rep_table2"),
@@ -51,13 +31,13 @@ TABLE_2 = fedavg2rep_suite(
     sources=sources.TABLES,
     departures=(*sources.OF_IMAGES, *sources.OF_LINES, *sources.OF_CENTRALIZED, *sources.ROUND),
     unmeasured=(
-        *UNMEASURED,
+        *setting.UNMEASURED,
         "Centralized training uses standard augmentation, which there is not here, and 40,000 of the images, the "
         "others being held out; here all 50,000.",
     ),
     small=Scale(repetitions=3, note=f"{SMALL_IMAGES}; {SMALL_LINES}; 240 and 200 rounds, 40 and 8 epochs"),
     exceptions={
-        "{shakespeare_iid,shakespeare_leaf}/j4/fedavg": ROUNDS_SHAKESPEARE["*/j4/fedavg"],
+        "{shakespeare_iid,shakespeare_leaf}/j4/fedavg": setting.ROUNDS_SHAKESPEARE["*/j4/fedavg"],
         "{shakespeare_iid,shakespeare_leaf}/j4/centralized": rounds(20, 8),
     },
 )
@@ -71,9 +51,9 @@ TABLE_3 = fedavg2rep_suite(
     title="FedAvg by classes a client (N_C) and local steps (J)",
     source=f"FedAvg2Rep, Table 3: 100 clients, 10 % a round; {LAST}. The IID cells are Table 2's",
     axes={
-        "split": {**LABELS, **OWN, "iid": IID, "shakespeare_iid": SHAKESPEARE_IID},
-        "steps": STEPS,
-        "method": FEDAVG,
+        "split": {**setting.LABELS, **setting.OWN, "iid": setting.IID, "shakespeare_iid": setting.SHAKESPEARE_IID},
+        "steps": setting.STEPS,
+        "method": setting.FEDAVG,
     },
     absent=tuple(f"{split}/{steps}/fedavg" for split in ("iid", "shakespeare_iid") for steps in ("j8", "j16")),
     exhibits=(
@@ -141,22 +121,24 @@ TABLE_3 = fedavg2rep_suite(
     ),
     sources=sources.TABLES,
     departures=(*sources.OF_IMAGES, *sources.OF_LINES, *sources.ROUND),
-    unmeasured=UNMEASURED,
+    unmeasured=setting.UNMEASURED,
     small=Scale(repetitions=3, note=f"{SMALL_IMAGES}; {SMALL_LINES}; 240 · 4/J and 200 · 4/J rounds"),
-    exceptions={f"{{shakespeare,shakespeare_iid}}{pattern[1:]}": more for pattern, more in ROUNDS_SHAKESPEARE.items()},
+    exceptions={
+        f"{{shakespeare,shakespeare_iid}}{pattern[1:]}": more for pattern, more in setting.ROUNDS_SHAKESPEARE.items()
+    },
 )
 
 # -- Table 4 -----------------------------------------------------------------------------------------------------------
 
 SOME = "{nc5,nc10,nc50}"
-BY_LABELS: Axis = {name: LABELS[name] for name in ("nc1", "nc5", "nc10", "nc50")}
+BY_LABELS: Axis = {name: setting.LABELS[name] for name in ("nc1", "nc5", "nc10", "nc50")}
 
 TABLE_4 = fedavg2rep_suite(
     name="fedavg2rep/table4",
     title="FedRep, FedRep from pre-trained weights, and FedAvg2Rep, by N_C and J",
     source="FedAvg2Rep, Table 4: CIFAR-100, 100 clients, 10 % a round, at the end of training. FedAvg's cells are "
     "Table 3's",
-    axes={"split": BY_LABELS, "steps": STEPS, "method": {**HYBRIDS, **FEDAVG}},
+    axes={"split": BY_LABELS, "steps": setting.STEPS, "method": {**setting.HYBRIDS, **setting.FEDAVG}},
     exhibits=(
         Grid(
             rows=("method",),
@@ -235,7 +217,7 @@ TABLE_4 = fedavg2rep_suite(
     sources=sources.TABLE_4,
     departures=(*sources.OF_IMAGES, *sources.OF_PRETRAINED),
     damage=('"See Table 2" and "consistent with Table 2" in Section 4.6.2 mean Table 3.',),
-    unmeasured=(*UNMEASURED, *WITHOUT_FILE),
+    unmeasured=(*setting.UNMEASURED, *setting.WITHOUT_FILE),
     small=Scale(repetitions=3, note=f"{SMALL_IMAGES}; an eighth of the rounds, about"),
-    exceptions=ROUNDS_HYBRIDS,
+    exceptions=setting.ROUNDS_HYBRIDS,
 )

@@ -3,24 +3,8 @@
 from pfl_ops.metrics import SWEEP
 from pfl_ops.papers.claims import Claim
 from pfl_ops.papers.exhibits import Curves, Grid, Over
-from pfl_ops.papers.fedpg.setting import (
-    ALL,
-    BASELINES,
-    COMPARED,
-    DATASETS,
-    DIRICHLET,
-    FEDPG,
-    FEW,
-    LARGER,
-    LOCAL,
-    NETWORK,
-    OTHERS,
-    PAT_2,
-    SOME,
-    UNMEASURED,
-    datasets,
-    fedpg_suite,
-)
+from pfl_ops.papers.fedpg import setting
+from pfl_ops.papers.fedpg.setting import ALL, DATASETS, LOCAL, NETWORK, OTHERS, SOME, datasets, fedpg_suite
 from pfl_ops.papers.fedpg.tables import TABLE_1
 from pfl_ops.papers.sources import fedpg as sources
 from pfl_ops.papers.suite import Axis, Level, Measure, Scale
@@ -33,8 +17,8 @@ FIGURE_4 = fedpg_suite(
     name="fedpg/fig4",
     title="S-accuracy over c on CIFAR-10",
     source="FedPG, Figure 4: the CIFAR-10 cells of Table 1; its image is lost, c = 0, 50 and 100 follow from Table 1",
-    base=DIRICHLET,
-    axes={"dataset": {"cifar10": DATASETS["cifar10"]}, "method": COMPARED},
+    base=setting.DIRICHLET,
+    axes={"dataset": {"cifar10": DATASETS["cifar10"]}, "method": setting.COMPARED},
     measures=tuple(Measure(key, f"S-acc. c={c} %", unit=1, digits=3) for c, key in OVER.items()),
     exhibits=(
         Over(
@@ -45,7 +29,7 @@ FIGURE_4 = fedpg_suite(
     published={
         (cell, key): number
         for (cell, key), number in TABLE_1.published.items()
-        if cell.startswith("cifar10/") and cell.partition("/")[2] not in LARGER and key in OVER.values()
+        if cell.startswith("cifar10/") and cell.partition("/")[2] not in setting.LARGER and key in OVER.values()
     },
     spread_over="clients",
     claims=(
@@ -73,8 +57,8 @@ FIGURE_4 = fedpg_suite(
     sources=sources.TABLE_1,
     departures=sources.TABLE_1_DEPARTURES,
     damage=("The image is lost; between c = 0, 50 and 100 the paper names no number.",),
-    unmeasured=UNMEASURED,
-    small=Scale(FEW, 3, f"as Table 1, whose cells these are; {NETWORK}"),
+    unmeasured=setting.UNMEASURED,
+    small=Scale(setting.FEW, 3, f"as Table 1, whose cells these are; {NETWORK}"),
 )
 
 # -- Figure 5 ----------------------------------------------------------------------------------------------------------
@@ -82,8 +66,8 @@ FIGURE_4 = fedpg_suite(
 EARLY = f"{SOME}#10"
 TARGETS = {"fmnist": 0.7, "cifar10": 0.35, "cifar100": 0.1}
 CURVES: Axis = {
-    **{name: BASELINES[name] for name in ("fedavg", "fedprox", "apfl", "ditto", "fedrep", "fedrod")},
-    **FEDPG,
+    **{name: setting.BASELINES[name] for name in ("fedavg", "fedprox", "apfl", "ditto", "fedrep", "fedrod")},
+    **setting.FEDPG,
     "fedpg_slow": Level({"algorithm.name": "fedpg", "training.lr": 0.01}, "FedPG′", stages={"P": "L1"}),
 }
 PREVIOUS = "{fedavg,fedprox,apfl,ditto,fedrep,fedrod}"
@@ -92,7 +76,7 @@ FIGURE_5 = fedpg_suite(
     name="fedpg/fig5",
     title="S-accuracy over rounds in Pat-2, all clients online",
     source="FedPG, Figure 5: Pat-2, 100 clients, all of them online, B 50; the image is lost",
-    base={**PAT_2, "participation.share": 1.0, "evaluation.every": 10, "evaluation.global_every": 10},
+    base={**setting.PAT_2, "participation.share": 1.0, "evaluation.every": 10, "evaluation.global_every": 10},
     axes={
         "dataset": datasets(
             fmnist={"data.train_size": 6_000, "training.rounds": 30},
@@ -150,13 +134,13 @@ FIGURE_5 = fedpg_suite(
     departures=sources.FIGURE_5_DEPARTURES,
     damage=("The image is lost, and the text names no number.",),
     unmeasured=(
-        UNMEASURED[0],
+        setting.UNMEASURED[0],
         "How much curves swing (S-FedPG and FedPG′ are called more stable) is not judged: no measure of it is named.",
         "In the later period S-FedPG is said to be slower than FedPG: no round is named.",
         "S-acc. is scored every ten rounds (at small every five), so that rounds to a target are counted in tens.",
     ),
     small=Scale(
-        {**FEW, "participation.share": 1.0, "evaluation.every": 5, "evaluation.global_every": 5},
+        {**setting.FEW, "participation.share": 1.0, "evaluation.every": 5, "evaluation.global_every": 5},
         3,
         f"20 clients, 30 or 15 rounds; CIFAR-100 with ten classes a client, or some would be left over; {NETWORK}",
     ),

@@ -2,22 +2,17 @@
 
 from pfl_ops.papers.claims import Claim
 from pfl_ops.papers.exhibits import Grid
+from pfl_ops.papers.fedpg import setting
 from pfl_ops.papers.fedpg.setting import (
     ALL,
     BASELINES,
     DATASETS,
-    DIRICHLET,
-    FEDPG,
-    FEW,
     GLOBAL,
     LOCAL,
     MEASURES,
-    METHODS,
     NETWORK,
     OTHERS,
-    PAT_2,
     SOME,
-    UNMEASURED,
     WITH_GLOBAL,
     fedpg_suite,
     method,
@@ -38,8 +33,8 @@ TABLE_1 = fedpg_suite(
     title="L-, S- and G-accuracy of personal models, accuracy of the global model",
     source="FedPG, Table 1: Dir(0.1), 100 clients, 10 % online, B 50, E 5, 2000 rounds, 5 runs; ± looks like a "
     "deviation over clients; the round is not stated (last: ours)",
-    base=DIRICHLET,
-    axes={"dataset": DATASETS, "method": METHODS},
+    base=setting.DIRICHLET,
+    axes={"dataset": DATASETS, "method": setting.METHODS},
     measures=MEASURES,
     exhibits=(Grid(rows=("method",), columns=("dataset", "measure"), caption="Mean over clients (their deviation)"),),
     published=load("fedpg_table1"),
@@ -125,14 +120,14 @@ TABLE_1 = fedpg_suite(
         "The header row is garbled: which column is which follows from the text and from Table 2.",
         "SplitGP's first number is followed by a stray comma.",
     ),
-    unmeasured=(*UNMEASURED, "APFL stands in the table and not in the text's list of baselines."),
-    small=Scale(FEW, 3, f"20 clients, a fifth of them online, 60 or 20 rounds; {NETWORK}"),
+    unmeasured=(*setting.UNMEASURED, "APFL stands in the table and not in the text's list of baselines."),
+    small=Scale(setting.FEW, 3, f"20 clients, a fifth of them online, 60 or 20 rounds; {NETWORK}"),
 )
 
 # -- Table 2 -----------------------------------------------------------------------------------------------------------
 
 ABLATIONS: Axis = {
-    "fedpg": FEDPG["fedpg"],
+    "fedpg": setting.FEDPG["fedpg"],
     "m1": method("M1", "fedpg", direction="mean"),
     "m2": method("M2", "fedpg", fair=False),
     "m3": method("M3", "fedpg", drift=False),
@@ -148,7 +143,7 @@ TABLE_2 = fedpg_suite(
     name="fedpg/table2",
     title="Ablations: mean direction (M1), no fair objective (M2), no drift (M3), absent clients forgotten (M4)",
     source="FedPG, Table 2: Pat-2, 100 clients, 10 % online, 5 runs; rounds and batch size are not said",
-    base=PAT_2,
+    base=setting.PAT_2,
     axes={"dataset": {name: DATASETS[name] for name in ("fmnist", "cifar10")}, "method": ABLATIONS},
     measures=COLUMNS,
     exhibits=(
@@ -211,6 +206,6 @@ TABLE_2 = fedpg_suite(
         "the column, and those end in .68) where M3's .060 should be.",
         "The rows of spreads have lost or damaged labels.",
     ),
-    unmeasured=(UNMEASURED[0],),
-    small=Scale(FEW, 5, f"20 clients, a fifth of them online, 60 or 20 rounds; {NETWORK}"),
+    unmeasured=(setting.UNMEASURED[0],),
+    small=Scale(setting.FEW, 5, f"20 clients, a fifth of them online, 60 or 20 rounds; {NETWORK}"),
 )

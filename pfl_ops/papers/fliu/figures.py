@@ -5,23 +5,8 @@ from functools import partial
 
 from pfl_ops.papers.claims import Claim
 from pfl_ops.papers.exhibits import Allocation, Curves
-from pfl_ops.papers.fliu.setting import (
-    APFL,
-    BASE,
-    CIFAR,
-    CLT,
-    ENVIRONMENTS,
-    FEDAVG,
-    FEDFOMO,
-    FIXED,
-    FLIU,
-    L1_LOCAL,
-    L2_GLOBAL,
-    L2_LOCAL,
-    LIBRARY,
-    SMOKE,
-    on_mnist,
-)
+from pfl_ops.papers.fliu import setting
+from pfl_ops.papers.fliu.setting import L1_LOCAL, L2_GLOBAL, L2_LOCAL, on_mnist
 from pfl_ops.papers.published import Published, load
 from pfl_ops.papers.sources.fliu import ALLOCATIONS, CURVES, DEPARTURES, OF_LIBRARY
 from pfl_ops.papers.suite import Axis, Measure, Scale, Suite
@@ -33,13 +18,13 @@ def _allocation(number: int, environment: str, what: str) -> Suite:
         name=f"fliu/fig{number}",
         title=f"Allocation of {what} to 10 clients, CIFAR-10, α = 1",
         source=f"FLIU, Fig. {number}",
-        base={**BASE, **CIFAR, "partition.clients": 10},
-        axes={"environment": {environment: ENVIRONMENTS[environment]}, "method": FEDAVG},
+        base={**setting.BASE, **setting.CIFAR, "partition.clients": 10},
+        axes={"environment": {environment: setting.ENVIRONMENTS[environment]}, "method": setting.FEDAVG},
         measures=(),
         exhibits=(Allocation(f"{environment}/fedavg", f"CIFAR-10, 10 clients, {environment.upper()}, α = 1"),),
         sources=ALLOCATIONS,
         small=Scale(note="The paper's own size: nothing is trained."),
-        smoke=SMOKE,
+        smoke=setting.SMOKE,
     )
 
 
@@ -55,15 +40,14 @@ def _ends(axis: Axis, environment: str, keys: tuple[str, ...]) -> Mapping[tuple[
 
 
 def _path_curves(number: int, key: str, stage: str, view: str, claims: tuple[Claim, ...]) -> Suite:
-    methods = {**CLT, **FEDAVG, **FLIU, **FIXED}
     return on_mnist(
         name=f"fliu/fig{number}",
         title=f"{view} at {stage} over rounds, MNIST with PATH",
         source=f"FLIU, Fig. {number}; its numbers are where Table I ends",
-        axes={"environment": {"path": ENVIRONMENTS["path"]}, "method": methods},
+        axes={"environment": {"path": setting.ENVIRONMENTS["path"]}, "method": setting.OWN},
         measures=(Measure(key, f"{stage} {view}"), Measure(f"{key}#1", "after round 1")),
         exhibits=(Curves(key, caption=f"MNIST, PATH: {view} at {stage}", ylabel=view),),
-        published=_ends(methods, "path", (key,)),
+        published=_ends(setting.OWN, "path", (key,)),
         claims=claims,
         sources=CURVES,
     )
@@ -108,10 +92,7 @@ FIGURE_6 = _path_curves(
     ),
 )
 
-LSQS = {
-    "environment": {"lsqs": ENVIRONMENTS["lsqs"]},
-    "method": {**CLT, **FEDAVG, **APFL, **FEDFOMO, **LIBRARY, **FLIU},
-}
+LSQS = {"environment": {"lsqs": setting.ENVIRONMENTS["lsqs"]}, "method": setting.COMPARED}
 on_lsqs = partial(on_mnist, axes=LSQS, sources=CURVES, departures=(*OF_LIBRARY, *DEPARTURES))
 """A suite of Figures 7 and 8."""
 THREE = "Sec. V: the average number is three; an average below 3.5 rounds to it or to less"

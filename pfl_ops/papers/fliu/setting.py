@@ -111,6 +111,10 @@ FEDFOMO_LIBRARY = {
 LIBRARY: Axis = {**APFL_LIBRARY, **FEDFOMO_LIBRARY}
 """PFLlib's readings, from which the paper's numbers come. No claim is judged by them."""
 
+OWN: Axis = {**CLT, **FEDAVG, **FLIU, **FIXED}
+COMPARED: Axis = {**CLT, **FEDAVG, **APFL, **FEDFOMO, **LIBRARY, **FLIU}
+"""Methods of the exhibits without and with those of other papers."""
+
 L1_LOCAL, L1_GLOBAL, L1 = "test/L1/local/mean", "test/L1/global/mean", "test/L1/acc"
 L2_LOCAL, L2_GLOBAL, L2 = "test/L2/local/mean", "test/L2/global/mean", "test/L2/acc"
 G = "test/G/global/mean"

@@ -2,39 +2,13 @@
 
 from pfl_ops.papers.claims import Claim
 from pfl_ops.papers.exhibits import Grid
-from pfl_ops.papers.fliu.setting import (
-    APFL,
-    BASE,
-    CIFAR,
-    CLT,
-    ENVIRONMENTS,
-    FEDAVG,
-    FEDAVG_ON_MNIST,
-    FEDFOMO,
-    FEDFOMO_ON_CIFAR,
-    FIXED,
-    FLIU,
-    L1,
-    L1_GLOBAL,
-    L1_LOCAL,
-    L2,
-    L2_GLOBAL,
-    L2_LOCAL,
-    LIBRARY,
-    LITTLE,
-    MNIST,
-    SKEWED,
-    SMALL_CIFAR,
-    STAGES,
-    G,
-    fliu_suite,
-    on_mnist,
-)
+from pfl_ops.papers.fliu import setting
+from pfl_ops.papers.fliu.setting import L1, L1_GLOBAL, L1_LOCAL, L2, L2_GLOBAL, L2_LOCAL, G, fliu_suite, on_mnist
 from pfl_ops.papers.published import load
 from pfl_ops.papers.sources.fliu import DEPARTURES, OF_LIBRARY
 from pfl_ops.papers.suite import Level, Measure, Scale
 
-FIXED_LABELS = f"{{{','.join(FIXED)}}}"
+FIXED_LABELS = f"{{{','.join(setting.FIXED)}}}"
 
 FLIU_IS_ABOVE = Claim(
     "On PATH, FLIU's L1 Acc is above FedAvg's",
@@ -86,8 +60,8 @@ TABLE_1 = on_mnist(
     name="fliu/table1",
     title="MNIST, 100 clients, five data environments",
     source="FLIU, Table I: mean of 3 repetitions; which round is not stated (the last: ours)",
-    axes={"environment": ENVIRONMENTS, "method": {**CLT, **FEDAVG, **FLIU, **FIXED}},
-    measures=STAGES,
+    axes={"environment": setting.ENVIRONMENTS, "method": setting.OWN},
+    measures=setting.STAGES,
     exhibits=(Grid(rows=("method",), columns=("measure",), blocks=("environment",), caption="MNIST, Acc in percent"),),
     published=load("fliu_table1"),
     claims=(
@@ -151,10 +125,10 @@ TABLE_2 = fliu_suite(
     name="fliu/table2",
     title="CIFAR-10, 100 clients, five data environments",
     source="FLIU, Table II: mean of 3 repetitions; which round is not stated (the last: ours)",
-    base={**BASE, **CIFAR},
-    axes={"environment": ENVIRONMENTS, "method": {**CLT, **FEDAVG, **APFL, **FEDFOMO, **LIBRARY, **FLIU, **FIXED}},
-    exceptions={"*/{fedfomo,fedfomo_library}": FEDFOMO_ON_CIFAR},
-    measures=STAGES,
+    base={**setting.BASE, **setting.CIFAR},
+    axes={"environment": setting.ENVIRONMENTS, "method": {**setting.COMPARED, **setting.FIXED}},
+    exceptions={"*/{fedfomo,fedfomo_library}": setting.FEDFOMO_ON_CIFAR},
+    measures=setting.STAGES,
     exhibits=(
         Grid(rows=("method",), columns=("measure",), blocks=("environment",), caption="CIFAR-10, Acc in percent"),
     ),
@@ -188,18 +162,18 @@ TABLE_2 = fliu_suite(
         "LSQS FedFomo's G reads 10.71 ± 1.2, where all other environments have a dash; left out.",
         "Three spreads of LSQS repeat the row above; FedAvg's is Table III's, those of FLIU25 and FLIU50 are left out.",
     ),
-    small=SMALL_CIFAR,
+    small=setting.SMALL_CIFAR,
 )
 
 TABLE_3 = fliu_suite(
     name="fliu/table3",
     title="MNIST and CIFAR-10, 10 and 100 clients, after local training",
     source="FLIU, Table III: mean of 3 repetitions; which round is not stated (the last: ours)",
-    base=BASE,
+    base=setting.BASE,
     axes={
         "dataset": {
-            "mnist": Level(MNIST, "MNIST"),
-            "cifar10": Level(CIFAR, "CIFAR-10", at={"small": {"model.name": "cnn6"}}),
+            "mnist": Level(setting.MNIST, "MNIST"),
+            "cifar10": Level(setting.CIFAR, "CIFAR-10", at={"small": {"model.name": "cnn6"}}),
         },
         "clients": {
             "k10": Level(
@@ -209,10 +183,13 @@ TABLE_3 = fliu_suite(
             ),
             "k100": Level({"partition.clients": 100}, "C = 100"),
         },
-        "environment": SKEWED,
-        "method": {**CLT, **FEDAVG, **APFL, **FEDFOMO, **LIBRARY, **FLIU},
+        "environment": setting.SKEWED,
+        "method": setting.COMPARED,
     },
-    exceptions={"mnist/*/*/fedavg": FEDAVG_ON_MNIST, "cifar10/*/*/{fedfomo,fedfomo_library}": FEDFOMO_ON_CIFAR},
+    exceptions={
+        "mnist/*/*/fedavg": setting.FEDAVG_ON_MNIST,
+        "cifar10/*/*/{fedfomo,fedfomo_library}": setting.FEDFOMO_ON_CIFAR,
+    },
     measures=(Measure(L2_LOCAL, "L2 Acc(L)"), Measure(L2_GLOBAL, "L2 Acc(G)")),
     exhibits=(
         Grid(
@@ -280,7 +257,7 @@ TABLE_3 = fliu_suite(
     ),
     departures=(*OF_LIBRARY, *DEPARTURES),
     small=Scale(
-        LITTLE,
+        setting.LITTLE,
         repetitions=3,
         note="As Tables I and II at this size; 5 clients of 400 images stand for 10, 20 of 100 for 100.",
     ),
