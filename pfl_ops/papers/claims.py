@@ -19,7 +19,7 @@ import operator
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain, count, pairwise, product, takewhile
 from typing import Literal, TypeAlias
 
@@ -355,6 +355,10 @@ class Claim:
             for clause in chain(*conditions)
         ]
         return Instance(where, agrees, f"{detail} (n = {len(seeds)})", tuple(comparisons), most)
+
+
+derived = partial(Claim, derived=True)
+"""A claim that the paper does not make in these terms, see `Claim.derived`."""
 
 
 def _where(bound: Bound) -> str:

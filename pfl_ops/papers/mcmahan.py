@@ -75,10 +75,7 @@ TABLE_1 = Suite(
     sources=sources.SOURCES,
     departures=sources.DEPARTURES,
     rule=RULE,
-    medium=Scale(
-        {"model.name": "mlp"},
-        note="An MLP of 200-200 in place of the CNN: compare the rounds to 97 %.",
-    ),
+    medium=Scale({"model.name": "mlp"}, note="An MLP of 200-200 in place of the CNN: compare the rounds to 97 %."),
     small=Scale(
         {"data.train_size": 12_000, "model.name": "cnn_tiny", "training.rounds": 40},
         repetitions=3,

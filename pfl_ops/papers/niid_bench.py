@@ -18,12 +18,7 @@ BEST = f"{ACC}#best"
 SPLITS: Axis = {
     "iid": Level({"partition.kind": "iid", "partition.stratified": False}, "IID"),
     "dir05": Level(
-        {
-            "partition.kind": "dirichlet",
-            "partition.alpha": 0.5,
-            "partition.cap": True,
-            "partition.min_size": 10,
-        },
+        {"partition.kind": "dirichlet", "partition.alpha": 0.5, "partition.cap": True, "partition.min_size": 10},
         "Dir(0.5)",
     ),
     "c2": Level({"partition.kind": "path", "partition.classes_per_client": 2}, "#C = 2"),

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from pfl_ops.papers.claims import Claim
+from pfl_ops.papers.claims import Claim, derived
 from pfl_ops.papers.drdm import setting
 from pfl_ops.papers.drdm.setting import AVERAGE, BASELINES, DEVIATION, WORST, class_skew, drdm_suite, size_skew
 from pfl_ops.papers.drdm.tables import COMPETITIVE, FEDAVG_LAST, IN_BOTH, ahead
@@ -37,11 +37,10 @@ def _curves(
         published={place: value for place, value in published.items() if place[0].partition("/")[0] in skew},
         claims=(
             *claims,
-            Claim(
+            derived(
                 f"DRDM needs the fewest rounds to a worst case of {percent} %",
                 f"*/drdm:{target} < min(*/{BASELINES}:{target})",
                 f"abstract: fewer communication rounds; {percent}: ours",
-                derived=True,
                 main=True,
             ),
         ),
@@ -100,11 +99,10 @@ FIGURE_3 = _steps(
     "DRDM's worst case over rounds for several numbers of local steps",
     Curves(WORST, target=0.8, caption="Worst client, by local steps τ", ylabel="worst accuracy"),
     (
-        Claim(
+        derived(
             "More local steps reach a worst case of 80 % in fewer rounds",
             f"t20/drdm:{TO_80} < t10/drdm:{TO_80} < t5/drdm:{TO_80} < t2/drdm:{TO_80} < t1/drdm:{TO_80}",
             "Sec. 4; the target is lost: that it is Figure 4's is ours",
-            derived=True,
         ),
     ),
 )

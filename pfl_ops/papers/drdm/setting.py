@@ -68,9 +68,7 @@ FASHION = {
     "training.rounds": 150,
 }
 
-DRDM: Axis = {
-    "drdm": method("DRDM", "drdm", alpha=1.0, gamma=1e-3),
-}
+DRDM: Axis = {"drdm": method("DRDM", "drdm", alpha=1.0, gamma=1e-3)}
 METHODS: Axis = {
     **DRDM,
     "drdm_feddyn": Level({**DRDM["drdm"].changes, "algorithm.h": "feddyn"}, "DRDM, FedDyn's h"),

@@ -1,6 +1,6 @@
 """DRDM's Tables 1 to 6: three data sets, class skew and size skew."""
 
-from pfl_ops.papers.claims import Claim
+from pfl_ops.papers.claims import Claim, derived
 from pfl_ops.papers.drdm import setting
 from pfl_ops.papers.drdm.setting import AVERAGE, BASELINES, DEVIATION, WORST, class_skew, drdm_suite, size_skew
 from pfl_ops.papers.exhibits import Grid
@@ -33,26 +33,15 @@ def ahead(where: str, deviation: str) -> tuple[Claim, ...]:
 def _claims(where: str, deviation: str) -> tuple[Claim, ...]:
     return (
         *ahead(where, deviation),
-        Claim(
-            "DRFA's worst-case accuracy is above FedAvg's",
-            f"*/drfa:{WORST} > */fedavg:{WORST}",
-            "derived (ours)",
-            derived=True,
-        ),
+        derived("DRFA's worst-case accuracy is above FedAvg's", f"*/drfa:{WORST} > */fedavg:{WORST}", "derived (ours)"),
     )
 
 
-LESS_SKEW_HELPS = Claim(
-    "Less class skew, better worst-case accuracy",
-    f"a0.7/{PRINTED}:{WORST} > a0.1/{PRINTED}:{WORST}",
-    "derived (ours)",
-    derived=True,
+LESS_SKEW_HELPS = derived(
+    "Less class skew, better worst-case accuracy", f"a0.7/{PRINTED}:{WORST} > a0.1/{PRINTED}:{WORST}", "derived (ours)"
 )
-MORE_SKEW_HURTS = Claim(
-    "More size skew, worse worst-case accuracy",
-    f"s0.7/{PRINTED}:{WORST} < s0.3/{PRINTED}:{WORST}",
-    "derived (ours)",
-    derived=True,
+MORE_SKEW_HURTS = derived(
+    "More size skew, worse worst-case accuracy", f"s0.7/{PRINTED}:{WORST} < s0.3/{PRINTED}:{WORST}", "derived (ours)"
 )
 IN_ALL = "Sec. 4: in average, worst-case and fairness, across all configurations"
 IN_BOTH = "Sec. 5.8: in average and worst-case"
@@ -103,7 +92,7 @@ TABLE_1 = _table(
     (
         *_claims(IN_ALL, IN_ALL),
         *(
-            Claim(f"FedAvg is last in {what}", says, "Sec. 4 says it of Fig. 1; of all columns: ours", derived=True)
+            derived(f"FedAvg is last in {what}", says, "Sec. 4 says it of Fig. 1; of all columns: ours")
             for what, says in FEDAVG_LAST
         ),
         LESS_SKEW_HELPS,
@@ -115,10 +104,7 @@ TABLE_2 = _table(
     "Kuzushiji-MNIST, CNN: size skew on a fixed class skew",
     size_skew(0.3, 0.5, 0.7),
     setting.KMNIST,
-    (
-        *_claims(IN_ALL, IN_ALL),
-        MORE_SKEW_HURTS,
-    ),
+    (*_claims(IN_ALL, IN_ALL), MORE_SKEW_HURTS),
     setting.SMALL_CNN,
 )
 TABLE_3 = _table(
@@ -126,10 +112,7 @@ TABLE_3 = _table(
     "MNIST, linear: class skew at equal sizes",
     class_skew(0.1, 0.3, 0.5, 0.7),
     setting.MNIST,
-    (
-        *_claims(IN_BOTH, COMPETITIVE),
-        LESS_SKEW_HELPS,
-    ),
+    (*_claims(IN_BOTH, COMPETITIVE), LESS_SKEW_HELPS),
     setting.SMALL_LINEAR,
 )
 TABLE_4 = _table(
@@ -145,10 +128,7 @@ TABLE_5 = _table(
     "Fashion-MNIST, last layer of a ResNet-18: class skew at equal sizes",
     class_skew(0.1, 0.3, 0.5, 0.7, 0.9),
     setting.FASHION,
-    (
-        *_claims("Sec. 5.8 calls it strong; highest: ours", "Sec. 5.8 calls it strong; lowest: ours"),
-        LESS_SKEW_HELPS,
-    ),
+    (*_claims("Sec. 5.8 calls it strong; highest: ours", "Sec. 5.8 calls it strong; lowest: ours"), LESS_SKEW_HELPS),
     setting.SMALL_HEAD,
     damage=("SCAFFOLD's standard deviation at 0.5 has three decimals, 8.494.",),
     smoke=setting.SMOKE_HEAD,

@@ -5,7 +5,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from pfl_ops.papers.claims import Claim
+from pfl_ops.papers.claims import Claim, derived
 from pfl_ops.papers.exhibits import Curves, Grid, Over
 from pfl_ops.papers.fedas import setting
 from pfl_ops.papers.fedas.setting import FEWER, LOCAL, ON_RECEIPT, RECEIVED, TRAINED, fedas_suite
@@ -35,15 +35,12 @@ FIGURE_3A = fedas_suite(
     ),
     claims=(
         Claim("The top 5 % cost far more than a random 5 %", f"s5:{TOP} < s5:{ANY}", 'Sec. 3.3: "catastrophic"'),
-        Claim(
+        derived(
             "A random 5 % has minor effects: at most 5 points",
             f"s5:{WHOLE} - s5:{ANY} <= 5",
             "5 points are ours; the paper gives no number",
-            derived=True,
         ),
-        Claim(
-            "The top 5 % cost at least 10 points", f"s5:{WHOLE} - s5:{TOP} >= 10", "10 points are ours", derived=True
-        ),
+        derived("The top 5 % cost at least 10 points", f"s5:{WHOLE} - s5:{TOP} >= 10", "10 points are ours"),
     ),
     sources=sources.SUBSTITUTED,
     small=Scale(setting.LAST, 3, FEWER),
@@ -83,18 +80,16 @@ FIGURE_3B = fedas_suite(
         Curves(f"{TRACE}/stragglers/mean", panel="fisher", percent=False, ylabel="trace", caption="Stragglers"),
     ),
     claims=(
-        Claim(
+        derived(
             "By three readings of it, the trace of online clients keeps rising along training",
             f"*:{TRACE}/online/mean > *:{TRACE}/online/mean#1",
             "Sec. 3.3; here: last round against first. It has to fall where gradients vanish as training converges. "
             f"Claimed here {READINGS}",
-            derived=True,
         ),
-        Claim(
+        derived(
             "By three readings of it, stragglers have a relatively low trace",
             f"*:{TRACE}/stragglers/mean < *:{TRACE}/online/mean",
             f"Sec. 3.3; claimed here {READINGS}",
-            derived=True,
         ),
     ),
     sources=sources.FIGURE_3B,
@@ -118,11 +113,10 @@ FIGURE_4A = fedas_suite(
         Curves(f"{WEIGHT}/stragglers/mean", panel="fisher", ylabel="weight", caption="Stragglers"),
     ),
     claims=(
-        Claim(
+        derived(
             "By three readings of the trace, online clients weigh more than stragglers",
             f"*:{WEIGHT}/online/mean > *:{WEIGHT}/stragglers/mean",
             f"Sec. 3.4; claimed here {READINGS}",
-            derived=True,
         ),
     ),
     sources=sources.STRAGGLERS,
@@ -175,11 +169,10 @@ FIGURE_6A = of_variants(
     },
     exhibits=by("normalisation"),
     claims=(
-        Claim(
+        derived(
             "All three are about as accurate: the best and the worst are less than a point apart",
             f"max({{proportional,softmax,min_max}}:{LOCAL}) - min({{proportional,softmax,min_max}}:{LOCAL}) < 1",
             '"All methods achieve fairly high accuracy", Sec. 4.3; the point is ours',
-            derived=True,
         ),
     ),
     sources=sources.SOURCES,
@@ -234,15 +227,15 @@ FIGURE_5 = fedas_suite(
     published=of_tables(),
     claims=(
         Claim("FedAS is the most accurate", f"*/fedas:{LOCAL} > */{{!fedas}}:{LOCAL}", "Sec. 4.2"),
-        Claim(
+        derived(
             "Fast convergence: on CIFAR-10 FedAS needs no more rounds to 50 % than any other",
             f"cifar10/fedas:{LOCAL}@50 <= cifar10/{{!fedas}}:{LOCAL}@50",
-            "Sec. 4.2; the target is ours", derived=True,
+            "Sec. 4.2; the target is ours",
         ),
-        Claim(
+        derived(
             "Fast convergence: on CIFAR-100 FedAS needs no more rounds to 25 % than any other",
             f"cifar100/fedas:{LOCAL}@25 <= cifar100/{{!fedas}}:{LOCAL}@25",
-            "Sec. 4.2; the target is ours", derived=True,
+            "Sec. 4.2; the target is ours",
         ),
     ),
     sources=sources.FIGURE_5,
@@ -285,15 +278,15 @@ FIGURE_7 = fedas_suite(
         Over("epochs", ((0.0, LOCAL),), "b16/*/fedas", caption="Local epochs, B 16", xlabel="E"),
     ),
     claims=(
-        Claim(
+        derived(
             "Robust to the batch size: no more than a point from the mean",
             f"abs({{b8,b16,b32,b64}}/e5/fedas:{LOCAL} - mean({{b8,b16,b32,b64}}/e5/fedas:{LOCAL})) < 1",
-            "Sec. 4.3; the point is ours", derived=True,
+            "Sec. 4.3; the point is ours",
         ),
-        Claim(
+        derived(
             "Robust to the number of local epochs: no more than a point from the mean",
             f"abs(b16/{{e1,e2,e5,e10}}/fedas:{LOCAL} - mean(b16/{{e1,e2,e5,e10}}/fedas:{LOCAL})) < 1",
-            "Sec. 4.3; the point is ours", derived=True,
+            "Sec. 4.3; the point is ours",
         ),
     ),
     sources=sources.FIGURE_7,

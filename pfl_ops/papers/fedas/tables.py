@@ -1,6 +1,6 @@
 """FedAS' Tables 2 to 4: ten methods by skew and participation, and FedAS taken apart."""
 
-from pfl_ops.papers.claims import Claim
+from pfl_ops.papers.claims import Claim, derived
 from pfl_ops.papers.exhibits import Bars, Grid
 from pfl_ops.papers.fedas import setting
 from pfl_ops.papers.fedas.setting import DATA, FEWER, HIGHEST, LOCAL, OTHERS, PRINTED, RECEIVED, fedas_suite
@@ -37,34 +37,33 @@ def compared(number: int, data: str, least: float, most: float, slips: tuple[Cla
                 "Sec. 4.2; n = 1, and in Table 3 margins go down to 0.08: no evidence by themselves",
                 main=True,
             ),
-            Claim(
+            derived(
                 f"FedAS is {least} to {most} points above the best baseline",
                 f"{least} - 0.005 < */*/fedas:{LOCAL} - {best} < {most} + 0.005",
                 "derived: the smallest and the largest of the differences, worked out again from the table",
-                derived=True,
             ),
             *slips,
-            Claim(
+            derived(
                 "FedAS gains with every further client in a round, at every β",
                 f"*/p1/fedas:{LOCAL} > */p0.6/fedas:{LOCAL} > */p0.4/fedas:{LOCAL} > */p0.2/fedas:{LOCAL}",
-                "derived", derived=True,
+                "derived",
             ),
-            Claim(
+            derived(
                 "Robust against stragglers: from P 1 to P 0.2 at β 0.1 FedAS loses less than FedAvg-P",
                 f"b0.1/p1/fedas:{LOCAL} - b0.1/p0.2/fedas:{LOCAL}"
                 f" < b0.1/p1/fedavg_p:{LOCAL} - b0.1/p0.2/fedavg_p:{LOCAL}",
                 "Sec. 4.2; that it is FedAvg-P at β 0.1 is ours; published: 3.96 against 19.96 (Table 2), 1.11 against "
-                "28.31 (Table 3)", derived=True, main=True,
+                "28.31 (Table 3)", main=True,
             ),
-            Claim(
+            derived(
                 "FedAS' accuracy falls as β grows, at every P",
                 f"b0.1/*/fedas:{LOCAL} > b0.3/*/fedas:{LOCAL} > b0.5/*/fedas:{LOCAL}",
-                "derived: a client with fewer classes has the easier task", derived=True,
+                "derived: a client with fewer classes has the easier task",
             ),
-            Claim(
+            derived(
                 "Every method's accuracy falls as β grows, at every P",
                 f"b0.1/*/{PRINTED}:{LOCAL} > b0.3/*/{PRINTED}:{LOCAL} > b0.5/*/{PRINTED}:{LOCAL}",
-                "derived; FedAvg-P, FedProx-P, FedProto and Ditto are exceptions, at small P", derived=True,
+                "derived; FedAvg-P, FedProx-P, FedProto and Ditto are exceptions, at small P",
             ),
         ),
         sources={2: sources.TABLE_2, 3: sources.TABLE_3}[number],
@@ -76,12 +75,11 @@ def compared(number: int, data: str, least: float, most: float, slips: tuple[Cla
 
 def slip(where: str, delta: float, baseline: str) -> Claim:
     """A Δ that the paper prints and its own numbers do not give."""
-    return Claim(
+    return derived(
         f"At {where} FedAS is {delta} or more above the best baseline (the Δ printed there)",
         f"{where}/fedas:{LOCAL} - max({where}/{OTHERS}:{LOCAL}) > {delta} - 0.005",
         f"that Δ is over the best baseline: ours, since it is elsewhere; here it is over {baseline}, which is not the "
         "best",
-        derived=True,
     )
 
 

@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from pfl_ops.papers.claims import Claim
+from pfl_ops.papers.claims import Claim, derived
 from pfl_ops.papers.exhibits import Allocation, Curves, Grid
 from pfl_ops.papers.fedavg2rep import setting
 from pfl_ops.papers.fedavg2rep.setting import ACC, SMALL_IMAGES, TOP_1, fedavg2rep_suite
@@ -44,11 +44,10 @@ FIGURE_1 = of_lost_image(
     exhibits=by("method"),
     published={("iid/cosine", ACC): TABLE_2.published["iid/j4/centralized", ACC]},
     claims=(
-        Claim(
+        derived(
             "The cosine annealing scheduler is the best",
             f"iid/cosine:{ACC} > max(iid/{{constant,exponential}}:{ACC})",
             "Section 3.2.1, by what was chosen; the others are ours",
-            derived=True,
         ),
     ),
     sources=sources.FIGURE_1,
@@ -72,18 +71,16 @@ FIGURE_2 = of_lost_image(
     exhibits=by("eta", target=0.185),
     published={("shakespeare_iid/j4/fedavg/eta1", ACC): TABLE_2.published["shakespeare_iid/j4/fedavg", ACC]},
     claims=(
-        Claim(
+        derived(
             "η = 1 escapes the local minimum: it is better than lower rates",
             f"shakespeare_iid/j4/fedavg/eta1:{ACC} > shakespeare_iid/j4/fedavg/{{eta0.01,eta0.1}}:{ACC}",
             "Section 3.2.2; the lower rates are ours",
-            derived=True,
             untrained=True,
         ),
-        Claim(
+        derived(
             "At a low rate accuracy hardly improves over 18.5 %",
             f"shakespeare_iid/j4/fedavg/eta0.01:{ACC} < 20",
             "Section 3.2.2; the rate and 20 % are ours",
-            derived=True,
             untrained=True,
         ),
     ),
@@ -124,11 +121,10 @@ FIGURE_4 = of_lost_image(
             " < ".join(f"iid/j4/fedavg/{gamma}:{ACC}" for gamma in PARTICIPATION),
             "Section 4.4; uniform participation is γ → ∞",
         ),
-        Claim(
+        derived(
             "With γ = 0.1 accuracy ceases to improve after 500 rounds",
             f"iid/j4/fedavg/dir0.1:{ACC} - iid/j4/fedavg/dir0.1:{ACC}#500 < 1",
             "Section 4.4; one point is ours",
-            derived=True,
         ),
         Claim(
             "With random selection it continues to improve up to 1300 rounds",
@@ -159,11 +155,10 @@ FIGURE_5 = of_lost_image(
     exhibits=by("participation"),
     published={("shakespeare_iid/j4/fedavg/random", ACC): TABLE_2.published["shakespeare_iid/j4/fedavg", ACC]},
     claims=(
-        Claim(
+        derived(
             "Participation has only a slight impact",
             f"abs(shakespeare_iid/j4/fedavg/random:{ACC} - shakespeare_iid/j4/fedavg/dir0.1:{ACC}) < 3",
             "Section 4.4; three points are ours",
-            derived=True,
         ),
     ),
     sources=sources.PARTICIPATIONS,
@@ -207,11 +202,10 @@ FIGURE_7 = of_lost_image(
         at: number for at, number in TABLE_4.published.items() if at[0].endswith(("/pretrained", "/fedavg2rep"))
     },
     claims=(
-        Claim(
+        derived(
             "Pre-trained, J = 4 and 8: single-class clients' accuracy peaks at first, then declines",
             f"nc1/{{j4,j8}}/pretrained:{ACC}#100 > nc1/{{j4,j8}}/pretrained:{ACC}",
             "Section 4.6.2; round 100 is ours",
-            derived=True,
         ),
         Claim(
             "FedAvg2Rep's curve continues to rise after the warm-up, particularly for N_C = 5 and 10",

@@ -125,11 +125,7 @@ CENTRALIZED = Level(
 HYBRIDS: Axis = {
     "fedrep": method("FedRep", "fedavg2rep", warm_up=0),
     "pretrained": Level(
-        {
-            "algorithm.name": "fedavg2rep",
-            "algorithm.warm_up": 0,
-            "model.weights": "tiny_imagenet.safetensors",
-        },
+        {"algorithm.name": "fedavg2rep", "algorithm.warm_up": 0, "model.weights": "tiny_imagenet.safetensors"},
         "Pre-trained",
         at={"smoke": {"model.weights": None}},
     ),

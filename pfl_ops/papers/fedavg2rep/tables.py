@@ -1,6 +1,6 @@
 """FedAvg2Rep's Tables 2 to 4: by split of the data, local steps and method."""
 
-from pfl_ops.papers.claims import Claim
+from pfl_ops.papers.claims import Claim, derived
 from pfl_ops.papers.exhibits import Grid
 from pfl_ops.papers.fedavg2rep import setting
 from pfl_ops.papers.fedavg2rep.setting import ACC, LAST, SMALL_IMAGES, SMALL_LINES, fedavg2rep_suite, rounds
@@ -96,11 +96,10 @@ TABLE_3 = fedavg2rep_suite(
             f"nc50/j16/fedavg:{ACC} > nc50/j4/fedavg:{ACC}",
             "Section 4.5",
         ),
-        Claim(
+        derived(
             "With N_C = 1 no improvement is observed",
             f"nc1/*/fedavg:{ACC} < 1.5",
             "Section 4.5; half a point over chance: ours",
-            derived=True,
         ),
         Claim(
             "J = 4 yields the best accuracy across all heterogeneous scenarios",
@@ -157,11 +156,10 @@ TABLE_4 = fedavg2rep_suite(
             f"*/j4/fedrep:{ACC} > */{{j8,j16}}/fedrep:{ACC}",
             "Section 4.6.1",
         ),
-        Claim(
+        derived(
             "FedRep is below FedAvg",
             f"{SOME}/*/fedrep:{ACC} < {SOME}/*/fedavg:{ACC}",
             "ours, from Tables 3 and 4; Section 4.6.1 speaks of a poor quality",
-            derived=True,
         ),
         Claim(
             "With N_C = 1 FedRep performs worse than FedAvg",
@@ -174,11 +172,10 @@ TABLE_4 = fedavg2rep_suite(
             "Section 4.6.2",
             main=True,
         ),
-        Claim(
+        derived(
             "Pre-training shows a good accuracy even for N_C = 1",
             f"nc1/*/pretrained:{ACC} > 10",
             "Section 4.6.2; ten points are ours",
-            derived=True,
         ),
         Claim(
             "Pre-trained, more local steps lead to improved performance",
@@ -196,17 +193,15 @@ TABLE_4 = fedavg2rep_suite(
             f"{SOME}/*/fedavg2rep:{ACC} < {SOME}/*/fedavg:{ACC}",
             "Section 4.6.2, Tables 3 and 4",
         ),
-        Claim(
+        derived(
             "... slightly",
             f"{SOME}/*/fedavg:{ACC} - {SOME}/*/fedavg2rep:{ACC} < 2",
             "Section 4.6.2; two points are ours",
-            derived=True,
         ),
-        Claim(
+        derived(
             "FedAvg2Rep does not address the issues with N_C = 1",
             f"nc1/*/fedavg2rep:{ACC} < 1.5",
             "Section 4.6.2; half a point over chance: ours",
-            derived=True,
         ),
         Claim(
             "FedAvg2Rep: the optimal J seems to be 4",

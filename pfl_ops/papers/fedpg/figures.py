@@ -1,7 +1,7 @@
 """FedPG's Figures 4 and 5: S-accuracy over c, and over rounds."""
 
 from pfl_ops.metrics import SWEEP
-from pfl_ops.papers.claims import Claim
+from pfl_ops.papers.claims import Claim, derived
 from pfl_ops.papers.exhibits import Curves, Grid, Over
 from pfl_ops.papers.fedpg import setting
 from pfl_ops.papers.fedpg.setting import ALL, DATASETS, LOCAL, NETWORK, OTHERS, SOME, datasets, fedpg_suite
@@ -47,11 +47,10 @@ FIGURE_4 = fedpg_suite(
             f"cifar10/fedpg:{LOCAL} - cifar10/fedpg:{ALL} < cifar10/{OTHERS}:{LOCAL} - cifar10/{OTHERS}:{ALL}",
             "Section 4.1",
         ),
-        Claim(
+        derived(
             "At c = 0 FedPG is not ahead: FedAvg's personal models have a higher L-acc.",
             f"cifar10/fedpg:{LOCAL} < cifar10/fedavg:{LOCAL}",
             "ours, from Table 1",
-            derived=True,
         ),
     ),
     sources=sources.TABLE_1,
@@ -109,25 +108,22 @@ FIGURE_5 = fedpg_suite(
             "Section 4.2",
         ),
         *(
-            Claim(
+            derived(
                 f"FedPG and S-FedPG converge much faster: rounds to {target:g} on {DATASETS[dataset].title}",
                 f"{dataset}/{{fedpg,s_fedpg}}:{SOME}@{target:g} < min({dataset}/{PREVIOUS}:{SOME}@{target:g})",
                 "Section 4.2; the target is ours",
-                derived=True,
             )
             for dataset, target in TARGETS.items()
         ),
-        Claim(
+        derived(
             "S-FedPG converges faster than FedPG in the early stage",
             f"*/s_fedpg:{EARLY} > */fedpg:{EARLY}",
             "Section 4.2; round 10 is ours",
-            derived=True,
         ),
-        Claim(
+        derived(
             "A lower learning rate converges more slowly (FedPG′)",
             f"*/fedpg_slow:{EARLY} < */fedpg:{EARLY}",
             "Section 4.2; round 10 is ours",
-            derived=True,
         ),
     ),
     sources=sources.FIGURE_5,

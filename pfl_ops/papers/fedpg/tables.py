@@ -1,6 +1,6 @@
 """FedPG's Tables 1 and 2: personal models beside a global model, and ablations."""
 
-from pfl_ops.papers.claims import Claim
+from pfl_ops.papers.claims import Claim, derived
 from pfl_ops.papers.exhibits import Grid
 from pfl_ops.papers.fedpg import setting
 from pfl_ops.papers.fedpg.setting import (
@@ -52,24 +52,18 @@ TABLE_1 = fedpg_suite(
             "Section 4.1",
             main=True,
         ),
-        Claim(
+        derived(
             "FedPG's global model is the best",
             f"*/fedpg:{GLOBAL} > max(*/{WITH_GLOBAL}:{GLOBAL})",
             "ours, from the table; Local and FedAMP have no global model",
-            derived=True,
         ),
-        Claim(
+        derived(
             "Compared with the G-model, FedPG's P-models maintain the global performance",
             f"*/fedpg:{ALL} >= */fedpg:{GLOBAL} - 0.01",
             "Section 4.1; a hundredth is ours",
-            derived=True,
             main=True,
         ),
-        Claim(
-            "... and achieve an increase in L-acc.",
-            f"*/fedpg:{LOCAL} > */fedpg:{GLOBAL}",
-            "Section 4.1",
-        ),
+        Claim("... and achieve an increase in L-acc.", f"*/fedpg:{LOCAL} > */fedpg:{GLOBAL}", "Section 4.1"),
         Claim(
             "A larger γ further increases L-acc.",
             f"*/fedpg:{LOCAL} <= */fedpg_0.3:{LOCAL} <= */fedpg_0.6:{LOCAL} <= */fedpg_1.0:{LOCAL}",
@@ -94,21 +88,19 @@ TABLE_1 = fedpg_suite(
             for name, key in (("S-acc.", SOME), ("G-acc.", ALL))
         ),
         *(
-            Claim(
+            derived(
                 f"{name}'s G-acc. is about {percent:g} % below its G-model's on {DATASETS[dataset].title}",
                 f"abs({dataset}/{label}:{ALL} - {1 - percent / 100:.3f} * {dataset}/{label}:{GLOBAL}) < 0.002",
                 f"Section 4.1; two thousandths are ours, for rounding{'; ' + remark if remark else ''}",
-                derived=True,
             )
             for name, label, percents, remark in REDUCTIONS
             for dataset, percent in percents.items()
         ),
         *(
-            Claim(
+            derived(
                 f"{BASELINES[label].title} performs nearly the same as Local on {DATASETS[dataset].title}: {name}",
                 f"abs({dataset}/{label}:{key} - {dataset}/local:{key}) < 0.01",
                 "Section 4.1; a hundredth is ours",
-                derived=True,
             )
             for label, dataset in (("fedamp", "cifar10"), ("fedfomo", "cifar10"), ("ditto", "cifar100"))
             for name, key in (("S-acc.", SOME), ("G-acc.", ALL))
@@ -163,11 +155,10 @@ TABLE_2 = fedpg_suite(
     published=load("fedpg_table2"),
     spread_over="clients",
     claims=(
-        Claim(
+        derived(
             "M1's global model is much worse on CIFAR-10 (56.3 % against 74.1 %)",
             f"cifar10/m1:{GLOBAL} < cifar10/fedpg:{GLOBAL} - 0.1",
             "Section 4.3; a tenth is ours",
-            derived=True,
         ),
         *(
             Claim(

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from functools import partial
 
-from pfl_ops.papers.claims import Claim
+from pfl_ops.papers.claims import Claim, derived
 from pfl_ops.papers.exhibits import Allocation, Curves
 from pfl_ops.papers.fliu import setting
 from pfl_ops.papers.fliu.setting import L1_LOCAL, L2_GLOBAL, L2_LOCAL, on_mnist
@@ -64,12 +64,7 @@ FIGURE_5 = _path_curves(
             f"path/{{!local}}:{L1_LOCAL} > path/{{!local}}:{L1_LOCAL}#1",
             "Sec. V",
         ),
-        Claim(
-            "FLIU ends above FedAvg",
-            f"path/fliu:{L1_LOCAL} > path/fedavg:{L1_LOCAL}",
-            "ours, from Table I",
-            derived=True,
-        ),
+        derived("FLIU ends above FedAvg", f"path/fliu:{L1_LOCAL} > path/fedavg:{L1_LOCAL}", "ours, from Table I"),
     ),
 )
 FIGURE_6 = _path_curves(
@@ -83,12 +78,7 @@ FIGURE_6 = _path_curves(
             f"path/{{!local}}:{L2_GLOBAL} > path/{{!local}}:{L2_GLOBAL}#1",
             "Sec. V; the text says Acc(L), the caption Acc(G)",
         ),
-        Claim(
-            "FLIU ends above FedAvg",
-            f"path/fliu:{L2_GLOBAL} > path/fedavg:{L2_GLOBAL}",
-            "ours, from Table I",
-            derived=True,
-        ),
+        derived("FLIU ends above FedAvg", f"path/fliu:{L2_GLOBAL} > path/fedavg:{L2_GLOBAL}", "ours, from Table I"),
     ),
 )
 

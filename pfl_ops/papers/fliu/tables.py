@@ -1,6 +1,6 @@
 """FLIU's Tables I to III."""
 
-from pfl_ops.papers.claims import Claim
+from pfl_ops.papers.claims import Claim, derived
 from pfl_ops.papers.exhibits import Grid
 from pfl_ops.papers.fliu import setting
 from pfl_ops.papers.fliu.setting import L1, L1_GLOBAL, L1_LOCAL, L2, L2_GLOBAL, L2_LOCAL, G, fliu_suite, on_mnist
@@ -24,18 +24,16 @@ OF_BOTH = (
         f"*/{{fliu75,fliu90}}:{L1} < */fliu:{L1}",
         "Sec. V",
     ),
-    Claim(
+    derived(
         "Further local training diminishes Acc in nearly all environments: L2 below L1, of FedAvg and FLIU",
         f"*/{{fedavg,fliu}}:{L2} < */{{fedavg,fliu}}:{L1}",
         "Sec. V; nearly all: more than half, which is ours. PATH is excepted in words that leave open for which method",
         share="most",
-        derived=True,
     ),
-    Claim(
+    derived(
         "The adaptive γ is a good balance regardless of the environment: L1 Acc above the mean of the fixed ones",
         f"*/fliu:{L1} > mean(*/{FIXED_LABELS}:{L1})",
         "Sec. VI; that a good balance is more than the mean is ours",
-        derived=True,
         main=True,
     ),
     Claim(
@@ -45,11 +43,10 @@ OF_BOTH = (
     ),
     Claim("On PATH, FLIU's G is above FedAvg's", f"path/fliu:{G} > path/fedavg:{G}", "Sec. V"),
     *(
-        Claim(
+        derived(
             f"Equal sizes give every client γ = 0.25: in {title}, FLIU is FLIU25, within a point of L1 Acc",
             f"abs({environment}/fliu:{L1} - {environment}/fliu25:{L1}) < 1",
             "derived from Eq. 4 (ours)",
-            derived=True,
         )
         for environment, title in (("iid", "IID"), ("ls", "LS"))
     ),
@@ -72,11 +69,10 @@ TABLE_1 = on_mnist(
             "On PATH, FLIU's L1 Acc(G) is above FedAvg's", f"path/fliu:{L1_GLOBAL} > path/fedavg:{L1_GLOBAL}", "Sec. V"
         ),
         FLIU_IS_ABOVE,
-        Claim(
+        derived(
             "On LSQS, FLIU and FedAvg are close: within a point of L1 Acc",
             f"abs(lsqs/fliu:{L1} - lsqs/fedavg:{L1}) < 1",
             "Sec. V; the conclusion: competitive; a point: ours",
-            derived=True,
             main=True,
         ),
         Claim(
@@ -89,11 +85,10 @@ TABLE_1 = on_mnist(
             f"path/fedavg:{L2_LOCAL} > path/fedavg:{L1_LOCAL}",
             "Sec. V",
         ),
-        Claim(
+        derived(
             "On PATH, local training costs FedAvg's Acc(G) much: more than half of it",
             f"2 * path/fedavg:{L2_GLOBAL} < path/fedavg:{L1_GLOBAL}",
             "Sec. V; half: ours",
-            derived=True,
         ),
         Claim(
             "On PATH, local training raises FLIU's Acc(L) and costs Acc(G)",
@@ -105,12 +100,11 @@ TABLE_1 = on_mnist(
             f"iid/fliu10:{L1} > iid/fliu25:{L1} > iid/fliu50:{L1} > iid/fliu75:{L1} > iid/fliu90:{L1}",
             "Sec. VI; in the table FLIU25 is 0.19 above FLIU10, which is less than their ±",
         ),
-        Claim(
+        derived(
             "On PATH, a larger γ is better at L1 Acc, up to 0.5",
             f"path/fliu50:{L1} > path/fliu25:{L1} > path/fliu10:{L1}",
             "Sec. VI, of extreme environments; up to 0.5: ours, for higher ones are called suboptimal. It holds in "
             "Table II",
-            derived=True,
         ),
         *OF_BOTH,
     ),
@@ -141,18 +135,12 @@ TABLE_2 = fliu_suite(
             f"iid/fliu10:{L1} > iid/fliu25:{L1} > iid/fliu50:{L1} > iid/fliu75:{L1} > iid/fliu90:{L1}",
             "Sec. VI",
         ),
-        Claim(
+        derived(
             "On PATH, a larger γ is better at L1 Acc, up to 0.5",
             f"path/fliu50:{L1} > path/fliu25:{L1} > path/fliu10:{L1}",
             "Sec. VI; up to 0.5: ours, for higher ones are called suboptimal",
-            derived=True,
         ),
-        Claim(
-            "On PATH, γ = 0.75 gives a better G than 0.1",
-            f"path/fliu75:{G} > path/fliu10:{G}",
-            "derived (ours)",
-            derived=True,
-        ),
+        derived("On PATH, γ = 0.75 gives a better G than 0.1", f"path/fliu75:{G} > path/fliu10:{G}", "derived (ours)"),
         *OF_BOTH,
     ),
     departures=(*OF_LIBRARY, *DEPARTURES),
@@ -202,22 +190,20 @@ TABLE_3 = fliu_suite(
     published=load("fliu_table3"),
     claims=(
         *(
-            Claim(
+            derived(
                 f"With 10 clients APFL is best in almost all metrics: {title} on {data_title}",
                 f"{data}/k10/*/apfl:{key} > max({data}/k10/*/{{local,fedavg,fedfomo,fliu}}:{key})",
                 "Sec. V; almost all: more than half of the environments, which is ours",
                 share="most",
-                derived=True,
             )
             for data, data_title in (("mnist", "MNIST"), ("cifar10", "CIFAR-10"))
             for key, title in ((L2_LOCAL, "Acc(L)"), (L2_GLOBAL, "Acc(G)"))
         ),
-        Claim(
+        derived(
             "With 10 clients, APFL and FLIU frequently differ by a negligible amount: below a point of Acc(L), MNIST",
             f"abs(mnist/k10/*/apfl:{L2_LOCAL} - mnist/k10/*/fliu:{L2_LOCAL}) < 1",
             "Sec. V; frequently: in more than half of the environments; a point: ours",
             share="most",
-            derived=True,
         ),
         Claim(
             "With 100 clients it is reversed: FLIU's Acc(L) is above APFL's",
@@ -225,19 +211,17 @@ TABLE_3 = fliu_suite(
             "Sec. V and VI",
             main=True,
         ),
-        Claim(
+        derived(
             "APFL does not keep its level from 10 to 100 clients on CIFAR-10: it loses more Acc(L) than FedAvg",
             f"cifar10/k10/*/apfl:{L2_LOCAL} - cifar10/k100/*/apfl:{L2_LOCAL} > "
             f"cifar10/k10/*/fedavg:{L2_LOCAL} - cifar10/k100/*/fedavg:{L2_LOCAL}",
             "Sec. V; measured by FedAvg's loss: ours",
-            derived=True,
         ),
-        Claim(
+        derived(
             "The vast majority of approaches is proficient in QS: above 90 on MNIST with 100 clients",
             f"mnist/k100/qs/{{fedavg,apfl,fedfomo,fliu}}:{L2_LOCAL} > 90",
             "Sec. V; vast majority: more than half of the federated ones; 90: ours",
             share="most",
-            derived=True,
         ),
         Claim(
             "With 100 clients, FedAvg and FLIU cope better with CIFAR-10 than APFL and FedFomo",

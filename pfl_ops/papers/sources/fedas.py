@@ -191,11 +191,11 @@ DEPARTURES: tuple[Departure, ...] = (
     ),
     Departure(
         "How a client's batches are made is not stated: here all its samples, in a new order in each epoch; the "
-        "published code leaves out the last, smaller batch, and keeps one order (`drop_last`, no `shuffle`).",
+        "published code leaves out the last, smaller batch, and keeps one order (`drop_last`, no `shuffle`)."
     ),
     Departure(
         "Which stage of which clients is scored is not stated: here each client's own model after local training on "
         "its own test samples; the published code pools the samples of all clients, and scores FedAvg and FedProx by "
-        "the bare Θ for absent clients.",
+        "the bare Θ for absent clients."
     ),
 )

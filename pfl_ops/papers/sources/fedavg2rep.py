@@ -149,13 +149,13 @@ OF_LINES: tuple[Departure, ...] = (
 OF_CENTRALIZED: tuple[Departure, ...] = (
     Departure(
         "Centralized training has standard augmentation and 40,000 of the 50,000 images (Sec. 4.1): here no "
-        "augmentation and all images.",
+        "augmentation and all images."
     ),
 )
 OF_PRETRAINED: tuple[Departure, ...] = (
     Departure(
         "Pre-trained weights of Tiny ImageNet are not among the data here: the row runs where the working folder has "
-        "the file, and starts from fresh weights at scale smoke.",
+        "the file, and starts from fresh weights at scale smoke."
     ),
 )
 ROUND: tuple[Departure, ...] = (

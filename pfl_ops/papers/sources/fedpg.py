@@ -98,12 +98,7 @@ TABLE_1: Sources = (
     *SOURCES,
     *stated(
         "Sec. 4.1; captions of Table 1 and Fig. 4",
-        {
-            "partition.alpha": 0.1,
-            "training.rounds": 2000,
-            "training.batch_size": 50,
-            "participation.share": 0.1,
-        },
+        {"partition.alpha": 0.1, "training.rounds": 2000, "training.batch_size": 50, "participation.share": 0.1},
     ),
 )
 """Of Table 1 and of Figure 4, which shows its cells."""
@@ -140,7 +135,7 @@ OF_SEARCH: tuple[Departure, ...] = (
     ),
     Departure(
         "A client that was absent in the last round is scored, of methods with a global model only, with what it would "
-        "have trained in that round; the authors' code takes the model of its last own round.",
+        "have trained in that round; the authors' code takes the model of its last own round."
     ),
 )
 OF_DIRICHLET: tuple[Departure, ...] = (

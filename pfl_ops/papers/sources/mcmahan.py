@@ -41,6 +41,6 @@ DEPARTURES: tuple[Departure, ...] = (
     ),
     Departure(
         "The paper has IID clients of 600 images by a shuffle, and says nothing of the order within a class of its "
-        "sorted shards: here it is random.",
+        "sorted shards: here it is random."
     ),
 )

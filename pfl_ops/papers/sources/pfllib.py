@@ -53,7 +53,7 @@ SOURCES: Sources = (
 DEPARTURES: tuple[Departure, ...] = (
     Departure(
         "The leaderboard prints the round that is best on test data, and so a maximum over 2,000 looks: the column of "
-        "the last round beside it is ours.",
+        "the last round beside it is ours."
     ),
     Departure(
         "PFLlib divides the number of right answers of all clients by that of all test samples: here the mean over "
@@ -66,11 +66,11 @@ DEPARTURES: tuple[Departure, ...] = (
     ),
     Departure(
         "At which stage of a round PFLlib scores a method differs between its methods, and is not stated: here at L1, "
-        "a client's own model before its training, of FedBABU at L2, in the last round only.",
+        "a client's own model before its training, of FedBABU at L2, in the last round only."
     ),
     Departure(
         "What hyper-parameters the leaderboard ran with is not stated: PFLlib's defaults where they can have been it, "
         "else this package's. Its defaults of FedProx's μ and Ditto's λ are 0, and of pFedMe's β 0, with which these "
-        "methods do nothing. pFedMe's λ is 15 here, its default there is 1.",
+        "methods do nothing. pFedMe's λ is 15 here, its default there is 1."
     ),
 )
