@@ -120,12 +120,7 @@ def grid(
 
 
 def energy_table(
-    efforts: Sequence[Effort],
-    *,
-    snr_db: Sequence[float],
-    bandwidth: Sequence[float],
-    power: float,
-    step_energy: float,
+    efforts: Sequence[Effort], *, snr_db: Sequence[float], bandwidth: Sequence[float], power: float, step_energy: float
 ) -> "pd.DataFrame":
     """The number of local steps with least energy to a target accuracy, for each channel (DRDM, Fig. 4).
 

@@ -155,10 +155,7 @@ def run_tags(experiment: Experiment, simulation: "Simulation", digest: str, data
     resolved, group = simulation.resolved, experiment.digest(data_dir, seed=False)
     return {
         **provenance(
-            experiment=digest,
-            group=group,
-            partition=simulation.clients.partition_digest,
-            device=resolved.device,
+            experiment=digest, group=group, partition=simulation.clients.partition_digest, device=resolved.device
         ),
         **described(experiment, "run"),
         "pfl_ops.engine": engine.digest(),

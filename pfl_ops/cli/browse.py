@@ -9,16 +9,7 @@ import typer
 
 from pfl_ops.cli.checks import check_folder, check_output, check_work_folder
 from pfl_ops.cli.names import KINDS, completion, every_name, names_of
-from pfl_ops.cli.options import (
-    DataDir,
-    Plugins,
-    Sets,
-    TrackingUri,
-    experiment_of,
-    load_plugins,
-    option,
-    with_flags,
-)
+from pfl_ops.cli.options import DataDir, Plugins, Sets, TrackingUri, experiment_of, load_plugins, option, with_flags
 from pfl_ops.cli.output import err, out, print_whole, say
 from pfl_ops.errors import PflOpsError, count
 

@@ -201,10 +201,7 @@ Plugins = Annotated[
 DataDir = Annotated[
     str | None,
     option(
-        "--data-dir",
-        "Where data sets lie; a list is separated by ':'.",
-        "PFL_OPS_DATA, else a cache folder",
-        "DIR",
+        "--data-dir", "Where data sets lie; a list is separated by ':'.", "PFL_OPS_DATA, else a cache folder", "DIR"
     ),
 ]
 TrackingUri = Annotated[

@@ -25,11 +25,7 @@ STATUSES = ("holds", "does not hold", "undecided", "not run", "not judged")
 
 
 def show_results(
-    done: "list[Reproduced]",
-    summaries: "list[SuiteSummary]",
-    folder: Path,
-    planned: bool,
-    data_dir: str | None,
+    done: "list[Reproduced]", summaries: "list[SuiteSummary]", folder: Path, planned: bool, data_dir: str | None
 ) -> None:
     """Print the runs and claims of each suite, the problems, and where the reports are.
 

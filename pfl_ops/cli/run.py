@@ -54,8 +54,7 @@ def run(
     sets: Sets = [],  # noqa: B006  (Typer copies it)
     dry_run: DryRun = False,
     resume: Annotated[
-        bool,
-        option("--resume/--no-resume", "Go on from the last checkpoint of the same run, if there is one.", "yes"),
+        bool, option("--resume/--no-resume", "Go on from the last checkpoint of the same run, if there is one.", "yes")
     ] = True,
     concurrency: Annotated[
         int | None,

@@ -11,17 +11,7 @@ from pfl_ops.display import tables
 from pfl_ops.display.setting_cards import shared, training
 from pfl_ops.errors import sentence
 from pfl_ops.reports.leaderboards.rows import score, table_of
-from pfl_ops.reports.pages.document import (
-    Document,
-    ItemList,
-    PageBlock,
-    PageSection,
-    Panel,
-    Picture,
-    Row,
-    Table,
-    Text,
-)
+from pfl_ops.reports.pages.document import Document, ItemList, PageBlock, PageSection, Panel, Picture, Row, Table, Text
 from pfl_ops.reports.pages.write import write
 from pfl_ops.tuning.findings.pictures import in_theme
 from pfl_ops.units import in_words

@@ -52,8 +52,7 @@ def tabulate(
         int | None, _option("--configurations", "Configurations of each method, drawn from its space.", "40", "INT")
     ] = None,
     grid: Annotated[
-        list[str],
-        _option("--grid", "Instead of drawn ones: all combinations, repeatable.", metavar="PATH=V1,V2"),
+        list[str], _option("--grid", "Instead of drawn ones: all combinations, repeatable.", metavar="PATH=V1,V2")
     ] = [],  # noqa: B006
     seeds: Annotated[int, _option("--seeds", "Seeds of each configuration: seed, seed + 1, ...", "15", "INT")] = 15,
     environments: Annotated[

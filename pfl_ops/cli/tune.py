@@ -77,8 +77,7 @@ def tune(
         int | None, _option("--terminate", "Trials in a row without a better value that end the search.", "0", "INT")
     ] = None,
     seeds_per_trial: Annotated[
-        int | None,
-        _option("--seeds-per-trial", "Runs of a trial, one a seed; its value is their mean.", "1", "INT"),
+        int | None, _option("--seeds-per-trial", "Runs of a trial, one a seed; its value is their mean.", "1", "INT")
     ] = None,
     environments: Annotated[
         str | None,

@@ -348,11 +348,7 @@ def _ratio(value: float) -> str:
     return f"{value:.3f}" if math.isfinite(value) else "–"
 
 
-RANKED_BY = {
-    "test": "test score",
-    "confirmed": "validation score over new seeds",
-    "validation": "validation score",
-}
+RANKED_BY = {"test": "test score", "confirmed": "validation score over new seeds", "validation": "validation score"}
 
 
 def ranked_by(table: "pd.DataFrame") -> str:

@@ -14,16 +14,7 @@ from pfl_ops.figures.bands import moments, numbers, repetitions
 from pfl_ops.figures.labels import place_labels
 from pfl_ops.figures.looks import Look, looks
 from pfl_ops.figures.onerun import VIEWS
-from pfl_ops.figures.parts import (
-    LETTER,
-    ROW,
-    beside,
-    key_below,
-    percent_axis,
-    remark,
-    whole_numbers,
-    wrapped,
-)
+from pfl_ops.figures.parts import LETTER, ROW, beside, key_below, percent_axis, remark, whole_numbers, wrapped
 from pfl_ops.statistics import non_dominated
 
 if TYPE_CHECKING:
@@ -34,11 +25,7 @@ FRONT = "Pareto front of the means"
 NESTED = 0.5  # of a mark's size, from one mark to the next around it
 
 
-def scatter(
-    points: Mapping[str, ArrayLike],
-    colours: Mapping[str, str] | None = None,
-    legend: bool = True,
-) -> Figure:
+def scatter(points: Mapping[str, ArrayLike], colours: Mapping[str, str] | None = None, legend: bool = True) -> Figure:
     """Acc(L) and Acc(G) of each name: repetitions as small dots, their mean with ± standard deviations.
 
     The Pareto front of the means is drawn: those that no other name beats in both.
@@ -90,9 +77,7 @@ def scatter(
 
 
 def distributions(
-    values: Mapping[str, ArrayLike],
-    xlabel: str = "accuracy of a client",
-    percent: bool = True,
+    values: Mapping[str, ArrayLike], xlabel: str = "accuracy of a client", percent: bool = True
 ) -> Figure:
     """Draw the spread of values, a row a name: every client as a dot, the quartiles as a box, the median and the mean.
 
@@ -121,12 +106,7 @@ def distributions(
     return figure
 
 
-def strip(
-    values: ArrayLike,
-    limits: tuple[float, float],
-    percent: bool = True,
-    ticks: bool = True,
-) -> Figure:
+def strip(values: ArrayLike, limits: tuple[float, float], percent: bool = True, ticks: bool = True) -> Figure:
     """One row of `distributions` without its name, for a page that stacks such rows.
 
     Args:

@@ -84,12 +84,7 @@ def bars(
 
 
 def heat(
-    table: ArrayLike,
-    rows: Sequence[str],
-    columns: Sequence[str],
-    xlabel: str = "",
-    ylabel: str = "",
-    label: str = "",
+    table: ArrayLike, rows: Sequence[str], columns: Sequence[str], xlabel: str = "", ylabel: str = "", label: str = ""
 ) -> Figure:
     """A table in colours, each cell with its value: e.g. the best τ over SNR and bandwidth.
 

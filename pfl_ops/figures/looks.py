@@ -131,8 +131,5 @@ def _slot(i: int, colour: str | None = None) -> Look:
         if not is_color_like(colour):
             raise PflOpsError(f"'{colour}' is no colour; write a slot of the palette (C0, C1, ...) or #RRGGBB")
     return Look(
-        colour or palette[i % len(palette)],
-        MARKERS[i % len(MARKERS)],
-        DASHES[turn % len(DASHES)],
-        bool(turn % 2),
+        colour or palette[i % len(palette)], MARKERS[i % len(MARKERS)], DASHES[turn % len(DASHES)], bool(turn % 2)
     )

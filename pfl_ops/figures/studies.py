@@ -23,10 +23,7 @@ MOST_NAMES = 6  # in one text
 
 
 def pareto(
-    points: ArrayLike,
-    labels: Sequence[str] | None = None,
-    names: tuple[str, str] = VIEWS,
-    chosen: int | None = None,
+    points: ArrayLike, labels: Sequence[str] | None = None, names: tuple[str, str] = VIEWS, chosen: int | None = None
 ) -> Figure:
     """The trials of a study with two objectives, both to be maximised, and those that no other trial beats.
 
