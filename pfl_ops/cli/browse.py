@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import numpy as np
     from rich.table import Table
 
-Plot = Annotated[Path | None, option("--plot", "Draw it: a row a client, stacked classes.", metavar="FILE.png")]
+Plot = Annotated[Path | None, option("Draw it: a row a client, stacked classes.", metavar="FILE.png", flag="--plot")]
 
 MANY_CLASSES = 20  # more columns than these are not printed one by one
 MANY_CLIENTS = 1_000  # nor more rows
@@ -58,9 +58,7 @@ def partition(
     *,
     sets: Sets = [],  # noqa: B006
     plot: Plot = None,
-    save: Annotated[
-        Path | None, option("--save", "Write it, to use again as --partition file:FOLDER.", metavar="FOLDER")
-    ] = None,
+    save: Annotated[Path | None, option("Write it, to use again as --partition file:FOLDER.", metavar="FOLDER")] = None,
     data_dir: DataDir = None,
     plugin: Plugins = [],  # noqa: B006
     **flags: str | None,
@@ -157,8 +155,8 @@ def _quantiles(counts: "np.ndarray") -> "Table":
 def ui(
     *,
     port: Annotated[int, typer.Option("--port", min=1, max=65535, help="Port on 127.0.0.1.")] = 5000,
-    study: Annotated[bool, option("--study", "Optuna's dashboard on the studies.")] = False,
-    storage: Annotated[str | None, option("--storage", "Of the studies; with --study.", metavar="URI|FILE.log")] = None,
+    study: Annotated[bool, option("Optuna's dashboard on the studies.", flag="--study")] = False,
+    storage: Annotated[str | None, option("Of the studies; with --study.", metavar="URI|FILE.log")] = None,
     tracking_uri: TrackingUri = None,
 ) -> None:
     """Open MLflow's page, or Optuna's dashboard with --study, on this machine only; Ctrl-C ends it."""

@@ -22,28 +22,27 @@ def compare(
     ] = None,
     *,
     where: Annotated[
-        str | None, option("--filter", "Of these, those that MLflow's search finds by it.", metavar="FILTER")
+        str | None, option("Of these, those that MLflow's search finds by it.", metavar="FILTER", flag="--filter")
     ] = None,
-    tag: Annotated[list[str], option("--tag", "Of these, those with this tag; repeatable.", metavar="KEY=VALUE")] = [],  # noqa: B006  (Typer copies it)
-    trials: Annotated[bool, option("--trials", "The trials of studies too, not only their tests.")] = False,
+    tag: Annotated[list[str], option("Of these, those with this tag; repeatable.", metavar="KEY=VALUE")] = [],  # noqa: B006  (Typer copies it)
+    trials: Annotated[bool, option("The trials of studies too, not only their tests.", flag="--trials")] = False,
     metric: Annotated[
-        str | None, option("--metric", "What decides: acc, local/worst, L2/local/mean, test/G/acc ...", "acc", "KEY")
+        str | None, option("What decides: acc, local/worst, L2/local/mean, test/G/acc ...", "acc", "KEY")
     ] = None,
     target: Annotated[
-        float | None, option("--target", "Count rounds to this --metric, or else Acc(L): 0.9 is 90 %.", metavar="FLOAT")
+        float | None, option("Count rounds to this --metric, or else Acc(L): 0.9 is 90 %.", metavar="FLOAT")
     ] = None,
     at: Annotated[
-        Literal["final", "best"],
-        option("--at", "Values of the last round, or of each run's best.", "final", "final|best"),
+        Literal["final", "best"], option("Values of the last round, or of each run's best.", "final", "final|best")
     ] = "final",
     test: Annotated[
         Literal["anytime", "t"],
-        option("--test", "Of differences; t: paired t test, if n was fixed before the runs.", "anytime", "anytime|t"),
+        option("Of differences; t: paired t test, if n was fixed before the runs.", "anytime", "anytime|t"),
     ] = "anytime",
-    notes: Annotated[bool, option("--notes", "Print notes in full: which settings differ.")] = False,
-    html: Annotated[Path | None, option("--html", "Write a page with curves.", metavar="FILE.html")] = None,
-    csv: Annotated[Path | None, option("--csv", "Write a row a run.", metavar="FILE.csv")] = None,
-    latex: Annotated[Path | None, option("--latex", "Write the table.", metavar="FILE.tex")] = None,
+    notes: Annotated[bool, option("Print notes in full: which settings differ.", flag="--notes")] = False,
+    html: Annotated[Path | None, option("Write a page with curves.", metavar="FILE.html")] = None,
+    csv: Annotated[Path | None, option("Write a row a run.", metavar="FILE.csv")] = None,
+    latex: Annotated[Path | None, option("Write the table.", metavar="FILE.tex")] = None,
     tracking_uri: TrackingUri = None,
 ) -> None:
     """Compare tracked runs, trials and studies: which is best, by how much, and how sure that is.

@@ -23,13 +23,10 @@ def import_data(
         Path, typer.Argument(metavar="SOURCE", help="Index lists (.json, .npz), or a data folder of PFLlib.")
     ],
     *,
-    save: Annotated[
-        Path, option("--save", "Index lists: a folder to write. PFLlib's data: a file .npz.", metavar="PATH")
-    ],
+    save: Annotated[Path, option("Index lists: a folder to write. PFLlib's data: a file .npz.", metavar="PATH")],
     dataset: Annotated[
         str | None,
         option(
-            "--dataset",
             "The data set whose samples index lists number; needed for these.",
             metavar="NAME|FILE",
             names=names_of("datasets"),

@@ -142,30 +142,32 @@ def with_flags(
 def _parameter(flag: Flag, panel: str, text: str | None) -> inspect.Parameter:
     words = flag.metavar.split("|") if flag.metavar.islower() else []
     names = flag.names or ((lambda: words) if len(words) > 1 else None)
-    made = option(f"--{flag.name}", text or "", flag.default, flag.metavar, panel=panel, names=names)
+    made = option(text or "", flag.default, flag.metavar, panel=panel, names=names)
     made.hidden = text is None
     name = flag.name.replace("-", "_")
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[str | None, made])
 
 
 def option(
-    name: str,
     help: str,
     default: str = "",
     metavar: str | None = None,
     least: float | None = None,
     most: float | None = None,
+    *,
+    flag: str | None = None,
     panel: str | None = None,
     names: Names | None = None,
 ) -> Any:
     """Return Typer's option of a flag.
 
     Args:
-        name: with its dashes. default: what stands where it is not given, as `--help` shows it; "": not shown.
-        least, most: of a number. panel: its heading in `--help`. names: what completion offers.
+        default: what stands where it is not given, as `--help` shows it; "": not shown.
+        least, most: of a number. flag: its name, with dashes; None: that of the parameter, which is no bool.
+        panel: its heading in `--help`. names: what completion offers.
     """
     return typer.Option(
-        name,
+        *filter(None, [flag]),
         help=f"{help} [dim]\\[default: {default}][/dim]" if default else help,
         metavar=metavar,
         min=least,
@@ -183,31 +185,26 @@ def settings_of(table: Iterable[Flag], flags: Mapping[str, str | None]) -> dict[
 
 
 Sets = Annotated[
-    list[str], option("--set", "Set any field (pfl-ops list settings, show NAME); repeatable.", metavar="PATH=VALUE")
+    list[str],
+    option("Set any field (pfl-ops list settings, show NAME); repeatable.", metavar="PATH=VALUE", flag="--set"),
 ]
-Config = Annotated[Path | None, option("--config", "An experiment as a file; flags go before it.", metavar="FILE.yaml")]
+Config = Annotated[Path | None, option("An experiment as a file; flags go before it.", metavar="FILE.yaml")]
 Preset = Annotated[
     str | None,
     option(
-        "--preset",
         "Named settings (pfl-ops list presets): paper, the FLIU paper's; pfllib, PFLlib's (hours).",
         metavar="NAME",
         names=names_of("presets"),
     ),
 ]
 Plugins = Annotated[
-    list[Path], option("--plugin", "Your own methods, models, partitions or losses; repeatable.", metavar="FILE.py")
+    list[Path], option("Your own methods, models, partitions or losses; repeatable.", metavar="FILE.py")
 ]
 DataDir = Annotated[
-    str | None,
-    option(
-        "--data-dir", "Where data sets lie; a list is separated by ':'.", "PFL_OPS_DATA, else a cache folder", "DIR"
-    ),
+    str | None, option("Where data sets lie; a list is separated by ':'.", "PFL_OPS_DATA, else a cache folder", "DIR")
 ]
-TrackingUri = Annotated[
-    str | None, option("--tracking-uri", "MLflow's address.", "MLFLOW_TRACKING_URI, else ./mlruns", "URI")
-]
-DryRun = Annotated[bool, option("--dry-run", "Print the estimate of time, memory and disk, and stop.")]
+TrackingUri = Annotated[str | None, option("MLflow's address.", "MLFLOW_TRACKING_URI, else ./mlruns", "URI")]
+DryRun = Annotated[bool, option("Print the estimate of time, memory and disk, and stop.", flag="--dry-run")]
 
 
 def load_plugins(files: Iterable[Path]) -> None:

@@ -53,35 +53,27 @@ def reproduce(
     scale: Annotated[
         str | None,
         _option(
-            "--scale",
             "Seconds a cell; about an hour a suite; the paper's size with a network for CPUs; the paper's own.",
             "smoke; without SUITE a plan of about 15 minutes",
             "smoke|small|medium|full",
         ),
     ] = None,
-    only: Annotated[
-        str | None, _option("--only", "These cells: 'path/*', '{path,lsqs}/{!local}'.", metavar="PATTERN")
-    ] = None,
-    every: Annotated[bool, _option("--all", "At smoke: every cell, not one of each row and column.")] = False,
-    listed: Annotated[bool, _option("--list", "What there is, and stop.")] = False,
-    repetitions: Annotated[
-        int | None, _option("--repetitions", "Seeds of each cell.", "the scale's", "INT", 1, 10_000)
-    ] = None,
-    concurrency: Annotated[
-        int | None, _option("--concurrency", "Cells at once.", "as many as fit", "INT", 1, 10_000)
-    ] = None,
+    only: Annotated[str | None, _option("These cells: 'path/*', '{path,lsqs}/{!local}'.", metavar="PATTERN")] = None,
+    every: Annotated[bool, _option("At smoke: every cell, not one of each row and column.", flag="--all")] = False,
+    listed: Annotated[bool, _option("What there is, and stop.", flag="--list")] = False,
+    repetitions: Annotated[int | None, _option("Seeds of each cell.", "the scale's", "INT", 1, 10_000)] = None,
+    concurrency: Annotated[int | None, _option("Cells at once.", "as many as fit", "INT", 1, 10_000)] = None,
     cpus: Annotated[
-        str | None, _option("--cpus-per-cell", "CPUs of a cell.", "1; on a GPU its share of them", "NUMBER")
+        str | None, _option("CPUs of a cell.", "1; on a GPU its share of them", "NUMBER", flag="--cpus-per-cell")
     ] = None,
     gpus: Annotated[
-        str | None, _option("--gpus-per-cell", "Share of a GPU of a cell.", "0.25 if there is one", "NUMBER")
+        str | None, _option("Share of a GPU of a cell.", "0.25 if there is one", "NUMBER", flag="--gpus-per-cell")
     ] = None,
-    address: Annotated[str | None, _option("--address", "A Ray cluster to join.", metavar="auto|HOST:PORT")] = None,
-    reports: Annotated[Path, _option("--reports", "Where the reports go.", "reports", "FOLDER")] = Path("reports"),
+    address: Annotated[str | None, _option("A Ray cluster to join.", metavar="auto|HOST:PORT")] = None,
+    reports: Annotated[Path, _option("Where the reports go.", "reports", "FOLDER")] = Path("reports"),
     results: Annotated[
         Path | None,
         _option(
-            "--results",
             "Also keep each run's numbers in a CSV file there, with a page of all claims: docs/results/README.md.",
             metavar="FOLDER",
         ),
@@ -89,38 +81,31 @@ def reproduce(
     until_decided: Annotated[
         bool,
         _option(
-            "--until-decided", "Then give further seeds to cells of undecided claims, the cheapest decision first."
+            "Then give further seeds to cells of undecided claims, the cheapest decision first.", flag="--until-decided"
         ),
     ] = False,
     hours: Annotated[
-        float | None, _option("--hours", "With --until-decided: start further seeds for so long.", "1", "NUMBER")
+        float | None, _option("With --until-decided: start further seeds for so long.", "1", "NUMBER")
     ] = None,
-    suite: Annotated[
-        list[Path], _option("--suite", "Suites of your own: docs/suites.md; repeatable.", metavar="FILE.py")
-    ] = [],  # noqa: B006  (Typer copies it)
+    suite: Annotated[list[Path], _option("Suites of your own: docs/suites.md; repeatable.", metavar="FILE.py")] = [],  # noqa: B006  (Typer copies it)
     sets: Annotated[
         list[str],
         _option(
-            "--set",
             "Change a setting in all cells that have it: training.lr=0.05; repeatable. Reports are kept apart.",
             metavar="PATH=VALUE",
+            flag="--set",
         ),
     ] = [],  # noqa: B006
     choose: Annotated[
         Path | None,
         _option(
-            "--choose",
             "Run no cell, but the rule by which the suite's settings are chosen on validation data.",
             metavar="FILE.yaml",
         ),
     ] = None,
     choices: Annotated[
         Path | None,
-        _option(
-            "--choices",
-            "Run the suites with what --choose wrote to this file. Reports are kept apart.",
-            metavar="FILE.yaml",
-        ),
+        _option("Run the suites with what --choose wrote to this file. Reports are kept apart.", metavar="FILE.yaml"),
     ] = None,
     dry_run: DryRun = False,
     data_dir: DataDir = None,

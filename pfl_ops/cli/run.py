@@ -54,15 +54,13 @@ def run(
     sets: Sets = [],  # noqa: B006  (Typer copies it)
     dry_run: DryRun = False,
     resume: Annotated[
-        bool, option("--resume/--no-resume", "Go on from the last checkpoint of the same run, if there is one.", "yes")
+        bool,
+        option("Go on from the last checkpoint of the same run, if there is one.", "yes", flag="--resume/--no-resume"),
     ] = True,
     concurrency: Annotated[
-        int | None,
-        option("--concurrency", "Repetitions at once.", "one a CPU if they take long, else 1", "INT", 1, 10_000),
+        int | None, option("Repetitions at once.", "one a CPU if they take long, else 1", "INT", 1, 10_000)
     ] = None,
-    address: Annotated[
-        str | None, option("--address", "A Ray cluster to join, for repetitions.", metavar="auto|HOST:PORT")
-    ] = None,
+    address: Annotated[str | None, option("A Ray cluster to join, for repetitions.", metavar="auto|HOST:PORT")] = None,
     data_dir: DataDir = None,
     tracking_uri: TrackingUri = None,
     plugin: Plugins = [],  # noqa: B006

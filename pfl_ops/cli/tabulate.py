@@ -47,31 +47,25 @@ _replay = partial(option, panel="Replay")
 def tabulate(
     algorithm: Annotated[list[str] | None, METHODS] = None,
     *,
-    to: Annotated[Path | None, _option("--out", "The table; runs that it has stay.", metavar="FILE.parquet")] = None,
+    to: Annotated[
+        Path | None, _option("The table; runs that it has stay.", metavar="FILE.parquet", flag="--out")
+    ] = None,
     configurations: Annotated[
-        int | None, _option("--configurations", "Configurations of each method, drawn from its space.", "40", "INT")
+        int | None, _option("Configurations of each method, drawn from its space.", "40", "INT")
     ] = None,
     grid: Annotated[
-        list[str], _option("--grid", "Instead of drawn ones: all combinations, repeatable.", metavar="PATH=V1,V2")
+        list[str], _option("Instead of drawn ones: all combinations, repeatable.", metavar="PATH=V1,V2")
     ] = [],  # noqa: B006
-    seeds: Annotated[int, _option("--seeds", "Seeds of each configuration: seed, seed + 1, ...", "15", "INT")] = 15,
+    seeds: Annotated[int, _option("Seeds of each configuration: seed, seed + 1, ...", "15", "INT")] = 15,
     environments: Annotated[
-        str | None,
-        _option("--environments", "Environments of each configuration: path,ls.", "the experiment's", "NAMES"),
+        str | None, _option("Environments of each configuration: path,ls.", "the experiment's", "NAMES")
     ] = None,
     vary: Annotated[
-        list[str],
-        _option("--vary", "One environment a value, as partition.alpha=0.1,0.5; repeatable.", metavar="PATH=V1,V2"),
+        list[str], _option("One environment a value, as partition.alpha=0.1,0.5; repeatable.", metavar="PATH=V1,V2")
     ] = [],  # noqa: B006  (Typer copies it)
-    metric: Annotated[
-        str | None, _option("--metric", "What a study would optimise.", "the method's, val/L1/acc", "KEY")
-    ] = None,
-    search_space: Annotated[
-        Path | None, _option("--search-space", "What varies, as YAML.", "the method's own", "FILE|DIR")
-    ] = None,
-    concurrency: Annotated[
-        int | None, _option("--concurrency", "Runs at once.", "as many as fit", "INT", 1, 10_000)
-    ] = None,
+    metric: Annotated[str | None, _option("What a study would optimise.", "the method's, val/L1/acc", "KEY")] = None,
+    search_space: Annotated[Path | None, _option("What varies, as YAML.", "the method's own", "FILE|DIR")] = None,
+    concurrency: Annotated[int | None, _option("Runs at once.", "as many as fit", "INT", 1, 10_000)] = None,
     config: Config = None,
     preset: Preset = None,
     sets: Sets = [],  # noqa: B006
@@ -188,26 +182,21 @@ def _estimated(
 def replay(
     file: Annotated[Path, typer.Argument(metavar="FILE.parquet", show_default=False, help="A table of `tabulate`.")],
     *,
-    studies: Annotated[int, _replay("--studies", "Studies of each method in each environment.", "30", "INT")] = 30,
-    trials: Annotated[int, _replay("--trials", "Trials of a search.", "20", "INT")] = 20,
-    confirm: Annotated[int, _replay("--confirm", "New seeds of the confirmation, at most.", "3", "INT")] = 3,
-    confirm_top: Annotated[int, _replay("--confirm-top", "Configurations that are confirmed.", "2", "INT")] = 2,
-    random_start: Annotated[
-        int, _replay("--random-start", "Trials before the sampler's model proposes any.", "8", "INT")
-    ] = 8,
+    studies: Annotated[int, _replay("Studies of each method in each environment.", "30", "INT")] = 30,
+    trials: Annotated[int, _replay("Trials of a search.", "20", "INT")] = 20,
+    confirm: Annotated[int, _replay("New seeds of the confirmation, at most.", "3", "INT")] = 3,
+    confirm_top: Annotated[int, _replay("Configurations that are confirmed.", "2", "INT")] = 2,
+    random_start: Annotated[int, _replay("Trials before the sampler's model proposes any.", "8", "INT")] = 8,
     grace: Annotated[
-        int | None, _replay("--grace", "First round in which a trial can be stopped.", "the first scored one", "INT")
+        int | None, _replay("First round in which a trial can be stopped.", "the first scored one", "INT")
     ] = None,
     scheduler: Annotated[
-        str | None,
-        _replay("--scheduler", "Stop bad trials early, or not.", "asha; several seeds: none", "asha|paired|none"),
+        str | None, _replay("Stop bad trials early, or not.", "asha; several seeds: none", "asha|paired|none")
     ] = None,
-    sampler: Annotated[str, _replay("--sampler", "Optuna's TPE, or random points.", "tpe", "tpe|random")] = "tpe",
-    seeds_per_trial: Annotated[
-        int, _replay("--seeds-per-trial", "Runs of a trial, one a seed; its value is their mean.", "1", "INT")
-    ] = 1,
-    seed: Annotated[int, _replay("--seed", "Of the orders of seeds and of the samplers.", "0", "INT", 0)] = 0,
-    to: Annotated[Path | None, _replay("--csv", "Write every replayed study.", metavar="FILE.csv")] = None,
+    sampler: Annotated[str, _replay("Optuna's TPE, or random points.", "tpe", "tpe|random")] = "tpe",
+    seeds_per_trial: Annotated[int, _replay("Runs of a trial, one a seed; its value is their mean.", "1", "INT")] = 1,
+    seed: Annotated[int, _replay("Of the orders of seeds and of the samplers.", "0", "INT", 0)] = 0,
+    to: Annotated[Path | None, _replay("Write every replayed study.", metavar="FILE.csv", flag="--csv")] = None,
 ) -> None:
     """Replay studies on a table of trials: the regret of a confirmed choice beside that of the best value.
 

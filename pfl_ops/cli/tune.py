@@ -63,77 +63,55 @@ def tune(
     algorithm: Annotated[list[str] | None, METHODS] = None,
     *,
     trials: Annotated[
-        int | None,
-        _option("--trials", "Configurations to try.", "20; any number with --hours, --samples", "INT", 1, 100_000),
+        int | None, _option("Configurations to try.", "20; any number with --hours, --samples", "INT", 1, 100_000)
     ] = None,
     hours: Annotated[
-        float | None,
-        _option("--hours", "Hours of the search; the first budget that is spent ends it.", metavar="FLOAT"),
+        float | None, _option("Hours of the search; the first budget that is spent ends it.", metavar="FLOAT")
     ] = None,
-    samples: Annotated[
-        float | None, _option("--samples", "Gradient samples of all trials, each counted.", metavar="INT")
-    ] = None,
+    samples: Annotated[float | None, _option("Gradient samples of all trials, each counted.", metavar="INT")] = None,
     terminate: Annotated[
-        int | None, _option("--terminate", "Trials in a row without a better value that end the search.", "0", "INT")
+        int | None, _option("Trials in a row without a better value that end the search.", "0", "INT")
     ] = None,
     seeds_per_trial: Annotated[
-        int | None, _option("--seeds-per-trial", "Runs of a trial, one a seed; its value is their mean.", "1", "INT")
+        int | None, _option("Runs of a trial, one a seed; its value is their mean.", "1", "INT")
     ] = None,
     environments: Annotated[
-        str | None,
-        _option("--environments", "Environments of each trial: path,ls; the score there by FedAvg's.", metavar="NAMES"),
+        str | None, _option("Environments of each trial: path,ls; the score there by FedAvg's.", metavar="NAMES")
     ] = None,
     vary: Annotated[
-        list[str],
-        _option("--vary", "One environment a value, as partition.alpha=0.1,0.5; repeatable.", metavar="PATH=V1,V2"),
+        list[str], _option("One environment a value, as partition.alpha=0.1,0.5; repeatable.", metavar="PATH=V1,V2")
     ] = [],  # noqa: B006
     held_out: Annotated[
-        str | None, _option("--held-out", "Environments opened once, at the end, like test data.", metavar="NAMES")
+        str | None, _option("Environments opened once, at the end, like test data.", metavar="NAMES")
     ] = None,
-    aggregate: Annotated[
-        str | None, _option("--aggregate", "A trial's value over environments.", "mean", "mean|worst")
-    ] = None,
+    aggregate: Annotated[str | None, _option("A trial's value over environments.", "mean", "mean|worst")] = None,
     metric: Annotated[
-        list[str], _option("--metric", "What to optimise; repeated: a Pareto front.", "the method's, val/L1/acc", "KEY")
+        list[str], _option("What to optimise; repeated: a Pareto front.", "the method's, val/L1/acc", "KEY")
     ] = [],  # noqa: B006  (Typer copies it)
     scheduler: Annotated[
-        str | None, _option("--scheduler", "Stop bad trials early, or not.", "asha for one metric", "asha|paired|none")
+        str | None, _option("Stop bad trials early, or not.", "asha for one metric", "asha|paired|none")
     ] = None,
-    search_space: Annotated[
-        Path | None, _option("--search-space", "What may vary, as YAML.", "the method's own", "FILE|DIR")
-    ] = None,
+    search_space: Annotated[Path | None, _option("What may vary, as YAML.", "the method's own", "FILE|DIR")] = None,
     cpus_per_trial: Annotated[
-        str | None,
-        _option(
-            "--cpus-per-trial", "CPUs of a trial; auto: as measured.", "1; on a GPU its share of them", "NUMBER|auto"
-        ),
+        str | None, _option("CPUs of a trial; auto: as measured.", "1; on a GPU its share of them", "NUMBER|auto")
     ] = None,
     gpus_per_trial: Annotated[
-        str | None,
-        _option(
-            "--gpus-per-trial", "Share of a GPU; 0.25: four trials on each.", "auto if there is one", "NUMBER|auto"
-        ),
+        str | None, _option("Share of a GPU; 0.25: four trials on each.", "auto if there is one", "NUMBER|auto")
     ] = None,
-    concurrency: Annotated[
-        int | None, _option("--concurrency", "Trials at once.", "as many as fit", "INT", 1, 10_000)
-    ] = None,
+    concurrency: Annotated[int | None, _option("Trials at once.", "as many as fit", "INT", 1, 10_000)] = None,
     confirm: Annotated[
-        int | None,
-        _option("--confirm", "New seeds, at most, to repeat the best configurations with; 0: none.", "3", "INT"),
+        int | None, _option("New seeds, at most, to repeat the best configurations with; 0: none.", "3", "INT")
     ] = None,
-    confirm_top: Annotated[int | None, _option("--confirm-top", "Number of these configurations.", "2", "INT")] = None,
+    confirm_top: Annotated[int | None, _option("Number of these configurations.", "2", "INT")] = None,
     from_study: Annotated[
-        str | None,
-        _option("--from-study", "An earlier study, whose best configurations are tried first.", metavar="NAME"),
+        str | None, _option("An earlier study, whose best configurations are tried first.", metavar="NAME")
     ] = None,
-    name: Annotated[str | None, _option("--name", "The study's name.", "ALGORITHM-DATA-PARTITION-HASH", "NAME")] = None,
-    resume: Annotated[bool, _option("--resume/--no-resume", "Go on with a study that was stopped.", "no")] = False,
+    name: Annotated[str | None, _option("The study's name.", "ALGORITHM-DATA-PARTITION-HASH", "NAME")] = None,
+    resume: Annotated[bool, _option("Go on with a study that was stopped.", "no", flag="--resume/--no-resume")] = False,
     storage: Annotated[
-        str | None, _option("--storage", "Where the study lies.", "studies.db in the work folder", "URI|FILE.log")
+        str | None, _option("Where the study lies.", "studies.db in the work folder", "URI|FILE.log")
     ] = None,
-    address: Annotated[
-        str | None, _option("--address", "A Ray cluster to join.", "this machine alone", "auto|HOST:PORT")
-    ] = None,
+    address: Annotated[str | None, _option("A Ray cluster to join.", "this machine alone", "auto|HOST:PORT")] = None,
     config: Config = None,
     preset: Preset = None,
     sets: Sets = [],  # noqa: B006
