@@ -6,25 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
+from pfl_ops.cli import options
 from pfl_ops.cli.names import completion, names_of
-from pfl_ops.cli.options import (
-    EXPERIMENT,
-    Config,
-    DataDir,
-    DryRun,
-    Plugins,
-    Preset,
-    Sets,
-    TrackingUri,
-    execution_of,
-    experiment_of,
-    of_file,
-    option,
-    settings_of,
-    unread,
-    with_flags,
-    without_effect,
-)
+from pfl_ops.cli.options import Config, DataDir, DryRun, Plugins, Preset, Sets, TrackingUri, option, with_flags
 from pfl_ops.cli.output import INTERRUPTED, err, out, say
 from pfl_ops.errors import PflOpsError, echo
 from pfl_ops.redaction import redact_address
@@ -72,10 +56,10 @@ def run(
     """
     if algorithm and "," in algorithm:
         raise PflOpsError(f"run takes one method; several are compared by: pfl-ops tune {shlex.quote(echo(algorithm))}")
-    experiment = experiment_of(
+    experiment = options.experiment_of(
         algorithm, flags, config=config, preset=preset, sets=sets, plugins=plugin, data_dir=data_dir
     )
-    execution = execution_of(flags)
+    execution = options.execution_of(flags)
 
     from pfl_ops import runs  # heavy; mistakes are told before
     from pfl_ops.cli.terminal_tables import print_scores
@@ -90,9 +74,9 @@ def run(
         if given and not resume:
             raise PflOpsError(f"--no-resume runs the repetitions one after another, here; leave it or {flag} out")
     where: dict[str, Any] = {"data_dir": data_dir, "execution": execution}
-    stated = [*settings_of(EXPERIMENT, flags), *assignments(sets), *of_file(config, experiment)]
-    idle = unread(experiment, stated)
-    say(err(), without_effect({experiment.algorithm.name: idle}))
+    stated = [*options.settings_of(options.EXPERIMENT, flags), *assignments(sets), *options.of_file(config, experiment)]
+    idle = options.unread(experiment, stated)
+    say(err(), options.without_effect({experiment.algorithm.name: idle}))
     if dry_run:
         if address is not None:
             from pfl_ops.jobs.resources import check_address

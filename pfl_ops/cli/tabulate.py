@@ -7,24 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
+from pfl_ops.cli import options
 from pfl_ops.cli.benchmark import experiments_of
 from pfl_ops.cli.checks import check_data_dir, check_output
-from pfl_ops.cli.options import (
-    EXPERIMENT,
-    Config,
-    DataDir,
-    DryRun,
-    Plugins,
-    Preset,
-    Sets,
-    execution_of,
-    load_plugins,
-    option,
-    searched_anyway,
-    settings_of,
-    unread_by,
-    with_flags,
-)
+from pfl_ops.cli.options import Config, DataDir, DryRun, Plugins, Preset, Sets, option, with_flags
 from pfl_ops.cli.output import err, out, say
 from pfl_ops.cli.tune import METHODS, methods_of
 from pfl_ops.errors import PflOpsError, count, echo, format_bytes
@@ -100,14 +86,14 @@ def tabulate(
     axes = parse_values(grid, "--grid", "training.lr=0.01,0.1")
     if axes and configurations is not None:
         raise PflOpsError("--grid gives the configurations: leave out --configurations")
-    load_plugins(plugin)
-    held = {**settings_of(EXPERIMENT, flags), **assignments(sets)}
+    options.load_plugins(plugin)
+    held = {**options.settings_of(options.EXPERIMENT, flags), **assignments(sets)}
     for key in axes:
         if key in held or key in varied:
             raise PflOpsError(f"--grid {key} is set by a flag, --set or --vary, too: leave one of them out")
     if "repetitions" in held:
         raise PflOpsError("a table has --seeds, not --repetitions")
-    execution = execution_of(flags)
+    execution = options.execution_of(flags)
     each = experiments_of(methods, flags, config=config, preset=preset, sets=sets, data_dir=data_dir) if methods else []
     if not each:
         raise PflOpsError("name at least one method: pfl-ops tabulate fedavg,fliu --out FILE.parquet")
@@ -124,8 +110,8 @@ def tabulate(
         for environment in environments_of_table(made):
             label = f"{made.experiment.algorithm.name}, {environment.name}"
             check_build(environment.of(made.experiment), data_dir, execution, label)
-    anyway = "" if axes else searched_anyway(settings, config=config, preset=preset)
-    say(out() if dry_run else err(), anyway, unread_by(settings, held, config))
+    anyway = "" if axes else options.searched_anyway(settings, config=config, preset=preset)
+    say(out() if dry_run else err(), anyway, options.unread_by(settings, held, config))
     if dry_run:
         say(out(), _estimated(plan, missing_runs(plan, to, data_dir), execution, data_dir, concurrency))
         return

@@ -10,27 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pfl_ops import tuning
+from pfl_ops.cli import options
 from pfl_ops.cli.benchmark import REPORTS, experiments_of, run_benchmark
 from pfl_ops.cli.checks import check_data_dir, check_work_folder
 from pfl_ops.cli.names import completion_of_several, names_of
-from pfl_ops.cli.options import (
-    EXPERIMENT,
-    Config,
-    DataDir,
-    DryRun,
-    Plugins,
-    Preset,
-    Sets,
-    TrackingUri,
-    execution_of,
-    experiment_of,
-    load_plugins,
-    option,
-    searched_anyway,
-    settings_of,
-    unread_by,
-    with_flags,
-)
+from pfl_ops.cli.options import Config, DataDir, DryRun, Plugins, Preset, Sets, TrackingUri, option, with_flags
 from pfl_ops.cli.output import err, interruptible, out, say
 from pfl_ops.cli.run import look_closer
 from pfl_ops.errors import PflOpsError, in_a_line
@@ -161,9 +145,9 @@ def tune(
     if len(methods) > 1 and from_study:
         raise PflOpsError(f"--from-study is for one method, got {', '.join(methods)}: all methods try the same first")
     asked = ResourceRequest.of(cpus_per_trial, gpus_per_trial, concurrency)
-    load_plugins(plugin)
-    held = {**settings_of(EXPERIMENT, flags), **assignments(sets)}
-    execution = execution_of(flags)
+    options.load_plugins(plugin)
+    held = {**options.settings_of(options.EXPERIMENT, flags), **assignments(sets)}
+    execution = options.execution_of(flags)
     check_request(asked, execution.device, address)
     tests = held.pop("repetitions", None)
     if _is_zero(tests):  # of `tune` alone: an experiment has one or more
@@ -243,7 +227,7 @@ class _TuneCommand:
 
     def begin_study(self) -> None:
         """Run a study of the method that was named, or of that of a file."""
-        experiment = experiment_of(self.methods[0] if self.methods else None, **self.described)
+        experiment = options.experiment_of(self.methods[0] if self.methods else None, **self.described)
         settings = tuning.Settings.of(experiment, **self.searched, **self.in_environments)
         given, warm = self.in_environments, ""
         if self.from_study:
@@ -297,8 +281,8 @@ class _TuneCommand:
 
     def _remarks(self, studies: "Collection[Settings]") -> list[str]:
         """Return the lines on values of a file or preset that are searched, and on settings without effect."""
-        anyway = searched_anyway(studies, config=self.described["config"], preset=self.described["preset"])
-        return [anyway, unread_by(studies, self.searched["hold"], self.described["config"])]
+        anyway = options.searched_anyway(studies, config=self.described["config"], preset=self.described["preset"])
+        return [anyway, options.unread_by(studies, self.searched["hold"], self.described["config"])]
 
     def _tell(self, lines: Iterable[str]) -> None:
         """Print the lines of an estimate: what a dry run is for, else beside the result."""
