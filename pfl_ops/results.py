@@ -9,24 +9,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
-from pfl_ops import metrics, tag_names
+from pfl_ops import metric_keys, metrics, tag_names
 from pfl_ops.config.arguments import ArgumentError
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.energy import Effort
 from pfl_ops.energy import energy_table as energy_table  # its former address, which notebooks may have
 from pfl_ops.errors import PflOpsError, count, echo, unknown
 from pfl_ops.federation.settings import ALL_UP_TO
-from pfl_ops.metric_keys import (
-    FINAL_PREFIXES,
-    HIGHEST,
-    ROUND_MARK,
-    TARGET_MARK,
-    TIME_COSTS,
-    TOTAL_PREFIX,
-    parts_of_below,
-    split_mark,
-    tracked_as,
-)
 from pfl_ops.metrics import Split
 from pfl_ops.units import check_target
 
@@ -196,7 +185,7 @@ class Result:
     @cached_property
     def final(self) -> dict[str, float]:
         """The `final/…`, `best/…` and `reached/…` keys of `metrics`."""
-        return {key: value for key, value in self.metrics.items() if key.startswith(FINAL_PREFIXES)}
+        return {key: value for key, value in self.metrics.items() if key.startswith(metric_keys.FINAL_PREFIXES)}
 
     def global_model(self) -> "dict[str, Tensor] | None":
         """G of the last round by parameter name; None where the method has none."""
@@ -328,7 +317,7 @@ class Result:
             return f"{self.split}/{metric}"
         if first in ("acc", "local", "global"):
             return f"{self.split}/{self.stage}/{metric}"
-        return tracked_as(metric, self.stages)
+        return metric_keys.tracked_as(metric, self.stages)
 
     def value(self, key: str, at: At = "final", unit: float = 1.0) -> float | None:
         """Return a number: last or best; "…@90": first round with 90 or more; "…#20": round 20; "…#best": highest.
@@ -344,17 +333,17 @@ class Result:
         if self.measures is not None:
             found: float | None = self.measures.get(key)
             return None if found is None or math.isnan(found) else found
-        name, mark, number = split_mark(key)
-        if mark == TARGET_MARK:
+        name, mark, number = metric_keys.split_mark(key)
+        if mark == metric_keys.TARGET_MARK:
             curve = self.by_round(name)
             if not curve:
                 return None
             reached = metrics.rounds_to(curve, float(number) / unit)
             return math.inf if reached is None else float(reached)
-        if mark == ROUND_MARK:
+        if mark == metric_keys.ROUND_MARK:
             curve = self.by_round(name)
             trained = [value for t, value in curve.items() if t > 0]
-            found = max(trained, default=None) if number == HIGHEST else curve.get(int(number))
+            found = max(trained, default=None) if number == metric_keys.HIGHEST else curve.get(int(number))
         else:
             name = self.key(key)
             found = self.metrics.get(f"{at}/{name}")
@@ -370,7 +359,7 @@ class Result:
     def by_round(self, key: str) -> dict[int, float]:
         """Return {round: value} where it was evaluated and is in memory; "…/below_95" is counted from rho_95."""
         key = self.key(key)
-        if parts := parts_of_below(key):
+        if parts := metric_keys.parts_of_below(key):
             scored, above = map(self.by_round, parts)
             return {t: scored[t] - above[t] for t in above if t in scored}
         if key not in self.history:
@@ -386,12 +375,12 @@ class Result:
     def _sum(self, key: str) -> float | None:
         """The sum of a cost over the rounds in memory; if these have none, the one that was tracked at the end."""
         values = self.history[key].dropna() if key in self.history else ()
-        return math.fsum(values) if len(values) else self.metrics.get(f"{TOTAL_PREFIX}{key}")
+        return math.fsum(values) if len(values) else self.metrics.get(f"{metric_keys.TOTAL_PREFIX}{key}")
 
     @property
     def seconds(self) -> float:
         """Seconds of its training and evaluation; NaN: not tracked, or not read."""
-        found = self.spent(*TIME_COSTS)
+        found = self.spent(*metric_keys.TIME_COSTS)
         return math.nan if found is None else found
 
     def curve(self, stage: str = "L1", view: str = "local", statistic: str = "mean") -> "pd.Series":

@@ -10,16 +10,8 @@ from pfl_ops.cli.output import print_whole, say
 from pfl_ops.comparison import Line
 from pfl_ops.display.tables import chance
 from pfl_ops.metric_keys import is_neutral
-from pfl_ops.reports.comparison.compared import (
-    SECONDS,
-    TRAFFIC,
-    ahead,
-    folded,
-    other_rounds,
-    shown_metrics,
-    size_of,
-    text_of,
-)
+from pfl_ops.reports.comparison import compared
+from pfl_ops.reports.comparison.compared import size_of
 from pfl_ops.reports.comparison.compared_notes import best_notes, p_notes, scored_notes
 from pfl_ops.reports.comparison.comparison_data import TEST_DESCRIPTIONS, ComparisonData, Group
 from pfl_ops.reports.numbers import HEADINGS, mean_mebibytes, order_text, rounds_text, spread, target_title, title_of
@@ -66,7 +58,7 @@ def _group_remarks(c: ComparisonData, group: Group, notes: bool) -> Iterator[str
     """The reservations about a group's comparison; long ones are folded, unless notes are printed in full."""
     several = len(c.groups) > 1
     whole = notes or len("".join(group.complaints)) <= FOLDED
-    for line in group.complaints if whole else [folded(group.complaints)]:
+    for line in group.complaints if whole else [compared.folded(group.complaints)]:
         yield f"not a fair comparison{f' ({group.title})' if several else ''}: {line}"
     for line in scored_notes(group):
         yield f"{group.title}: {line}" if several else line
@@ -130,8 +122,8 @@ def _width(console: Console, table: Table) -> int:
 def _columns(c: ComparisonData, group: Group) -> list[str]:
     """Headings from the left."""
     target = [] if c.target is None else [target_title(c.target_metric, c.target)]
-    first = ["setting", "n", "stage", *shown_metrics(group), difference_title(group.metric), "p"]
-    return [*first, *other_rounds(c, group), *target, *TRAFFIC, SECONDS]
+    first = ["setting", "n", "stage", *compared.shown_metrics(group), difference_title(group.metric), "p"]
+    return [*first, *compared.other_rounds(c, group), *target, *compared.TRAFFIC, compared.SECONDS]
 
 
 def _table(c: ComparisonData, group: Group, dropped: list[str], name_width: int = WIDEST_NAME) -> Table:
@@ -175,18 +167,18 @@ def _broken(settings: str, width: int) -> str:
 
 def _rows(c: ComparisonData, group: Group, line: Line, name_width: int) -> Iterator[dict[str, str]]:
     """The cells of a line by heading: first in its own stage, then in the others."""
-    first = {name: text_of(line, metric, c.at) for name, metric in shown_metrics(group).items()}
+    first = {name: compared.text_of(line, metric, c.at) for name, metric in compared.shown_metrics(group).items()}
     first |= {"setting": escape(line.label), "n": str(len(line.runs)), "stage": line.stage}
-    first |= {difference_title(group.metric): ahead(c, group, line)}
+    first |= {difference_title(group.metric): compared.ahead(c, group, line)}
     first |= {"p": chance(line.difference.p) if line.difference else ""}
-    for name, (metric, at) in other_rounds(c, group).items():
-        first[name] = text_of(line, metric, at)
+    for name, (metric, at) in compared.other_rounds(c, group).items():
+        first[name] = compared.text_of(line, metric, at)
     if c.target is not None:
         first[target_title(c.target_metric, c.target)] = rounds_text(line.rounds_to(c.target, c.target_metric))
-    first |= {name: mean_mebibytes(line.cost(cost)) for name, cost in TRAFFIC.items()}
-    first[SECONDS] = spread(line.cost("cost/train_seconds"), 1)
+    first |= {name: mean_mebibytes(line.cost(cost)) for name, cost in compared.TRAFFIC.items()}
+    first[compared.SECONDS] = spread(line.cost("cost/train_seconds"), 1)
     yield first
     others = [stage for stage in line.stages if stage != line.stage] if len(group.lines) <= FEW_LINES else []
     for i, stage in enumerate(others or [""] * bool(line.settings)):
-        cells = {name: text_of(line, f"{stage}/{metric}", c.at) for name, metric in HEADINGS.items() if stage}
+        cells = {name: compared.text_of(line, f"{stage}/{metric}", c.at) for name, metric in HEADINGS.items() if stage}
         yield cells | {"stage": stage, "setting": "" if i else escape(_broken(line.settings, name_width))}

@@ -13,30 +13,10 @@ from pfl_ops.config.arguments import ArgumentError, checked
 from pfl_ops.csv_text import to_csv
 from pfl_ops.errors import PflOpsError, by_key, count, echo, in_a_line, nearest, sentence
 from pfl_ops.files import write_named
-from pfl_ops.reports.comparison.compared import (
-    COST_READING,
-    by_run,
-    costs,
-    document,
-    reading,
-    results,
-    size_of,
-    summary,
-    warning,
-)
+from pfl_ops.reports.comparison import compared, fairness
+from pfl_ops.reports.comparison.compared import size_of
 from pfl_ops.reports.comparison.compared_cards import card
 from pfl_ops.reports.comparison.comparison_data import BEST_ROUND, TEST_DESCRIPTIONS, ComparisonData, Group
-from pfl_ops.reports.comparison.fairness import (
-    CHOOSING,
-    comparable,
-    complaints,
-    differing,
-    ground,
-    grouped,
-    same_clients,
-    same_machines,
-    same_partitions,
-)
 from pfl_ops.reports.comparison.labels import group_titles, labels
 from pfl_ops.reports.comparison.tracked import SelectedRuns, select
 from pfl_ops.reports.numbers import order_text, title_of
@@ -67,7 +47,7 @@ class Comparison(ComparisonData):
         "sent MiB" and so on. "Acc(L) % std" is a sample standard deviation, "95 % low" and "95 % high" are the ends of
         the difference's interval. "diverged seeds" is a number; a setting that has some has no mean.
         """
-        return summary(self)
+        return compared.summary(self)
 
     @property
     def runs(self) -> pd.DataFrame:
@@ -77,11 +57,11 @@ class Comparison(ComparisonData):
         accuracies are fractions there. "param …" are settings. A mean over runs whose setting has "diverged seeds",
         which have no row, would be too good.
         """
-        return by_run(self)
+        return compared.by_run(self)
 
     def document(self) -> Document:
         """The whole comparison as a report: tables, curves, clients, cost."""
-        return document(self)
+        return compared.document(self)
 
     def to_html(self, file: Path | str) -> Path:
         """Write the report as one page that needs nothing else."""
@@ -99,10 +79,10 @@ class Comparison(ComparisonData):
 
         lost = [map(sentence, _diverged(group.lines, ())) for group in self.groups]
         tables = [
-            results(self, group, (*warning(group), *told, *reading(self)))
+            compared.results(self, group, (*compared.warning(group), *told, *compared.reading(self)))
             for group, told in zip(self.groups, lost, strict=True)
         ]
-        tables += [costs(self, group, COST_READING) for group in self.groups]
+        tables += [compared.costs(self, group, compared.COST_READING) for group in self.groups]
         return write_named(file, "\n".join(map(to_latex, tables)))
 
 
@@ -191,19 +171,15 @@ def compare(
         rounds |= {usual, aim, "acc", "local/mean", "global/mean", *metric_keys.TRAFFIC_COSTS} if with_curves else set()
         first = {run.group: run for run in sorted(chosen.runs, key=lambda run: -run.seed)}
         progress = {*SCORES.values(), "cost/train_seconds"}
-        runs = [
-            read_ahead(
-                store,
-                run,
-                {*rounds, *(CHOOSING if run is first[run.group] else ()), *(progress if _is_pruned(run.tags) else ())},
-            )
-            for run in chosen.runs
-        ]
-        runs += [read_ahead(store, run, {*rounds, *CHOOSING, *progress}) for run in chosen.started]
+        scored, runs = rounds | fairness.CHOOSING, []
+        for run in chosen.runs:
+            keys = scored if run is first[run.group] else rounds
+            runs.append(read_ahead(store, run, keys | progress if _is_pruned(run.tags) else keys))
+        runs += [read_ahead(store, run, scored | progress) for run in chosen.started]
         tables, unread = _clients(runs) if with_clients else ({}, [])
         place = store.target.label
-    members = grouped(runs)
-    titles = group_titles([ground(some[0]) for some in members])
+    members = fairness.grouped(runs)
+    titles = group_titles([fairness.ground(some[0]) for some in members])
     groups = [
         _group(title, some, chosen, metric or _usual(some, at), at, test, "" if target is None else aim)
         for title, some in sorted(zip(titles, members, strict=True), key=lambda pair: pair[0])
@@ -225,7 +201,7 @@ def _group(
 ) -> Group:
     lines, fair = _ordered(_lines(runs, chosen.diverged), metric, at, test, chosen.late)
     rows = {line.label: line.runs for line in lines if not (line.unfinished or line.diverged)}  # these are not compared
-    unfair = complaints(rows, at, metric, target_metric)
+    unfair = fairness.complaints(rows, at, metric, target_metric)
     if late := [line.label for line in lines if _has_one_of(chosen.late, line)]:
         unfair.append(f"the study changed its choice after a test of a former one: {_listed(late)}")
     return Group(title, lines, metric, fair, tuple(unfair))
@@ -376,15 +352,17 @@ def _ordered(
         return {} if line.unfinished else line.values(metric, at)
 
     def alike(a: Line, b: Line) -> bool:
-        if at == "best" or not (same_clients(a.runs, b.runs, metric) and same_machines(a.runs, b.runs, metric)):
+        if at == "best" or not (
+            fairness.same_clients(a.runs, b.runs, metric) and fairness.same_machines(a.runs, b.runs, metric)
+        ):
             return False
-        return not differing(a.runs[0], b.runs[0], metric) and same_partitions(a.runs, b.runs)
+        return not fairness.differing(a.runs[0], b.runs[0], metric) and fairness.same_partitions(a.runs, b.runs)
 
     smaller, ranked = metric_keys.smaller_is_better(metric), not metric_keys.is_neutral(metric)
     found = ordered(
         lines, values, test, smaller=smaller, ranked=ranked, alike=alike, withdrawn=lambda line: _has_one_of(late, line)
     )
-    fair = all(comparable(line.runs[0], found[0].runs[0], metric) for line in found if line.difference)
+    fair = all(fairness.comparable(line.runs[0], found[0].runs[0], metric) for line in found if line.difference)
     return found, fair and at == "final"
 
 

@@ -10,19 +10,11 @@ from pfl_ops import metric_keys, metrics
 from pfl_ops.comparison import EQUAL, LEVEL, Line, Test
 from pfl_ops.display.tables import chance
 from pfl_ops.errors import count, sentence
+from pfl_ops.reports import numbers
 from pfl_ops.reports.comparison.compared_notes import best_notes, p_notes, scored_notes
 from pfl_ops.reports.comparison.compared_pictures import pictures
 from pfl_ops.reports.comparison.comparison_data import BEST_ROUND, TEST_DESCRIPTIONS, ComparisonData, Group
-from pfl_ops.reports.numbers import (
-    HEADINGS,
-    in_unit,
-    mean_mebibytes,
-    order_text,
-    rounds_text,
-    spread,
-    target_title,
-    title_of,
-)
+from pfl_ops.reports.numbers import HEADINGS, order_text, title_of
 from pfl_ops.reports.pages.document import (
     Document,
     Head,
@@ -94,8 +86,8 @@ def text_of(line: Line, metric: str, at: At = "final") -> str:
 
 def _spread(values: Mapping[int, float], metric: str) -> str:
     if metric == BEST_ROUND:
-        return rounds_text(values)
-    return spread(in_unit(values, metric), unit_of(metric).digits)
+        return numbers.rounds_text(values)
+    return numbers.spread(numbers.in_unit(values, metric), unit_of(metric).digits)
 
 
 def _of_runs(line: Line, values: Mapping[int, float]) -> str:
@@ -152,7 +144,7 @@ def _line_row(c: ComparisonData, group: Group, line: Line) -> dict[str, object]:
         for metric in HEADINGS.values()
     }
     for name, metric in columns.items():
-        row |= _moments(name, in_unit(line.values(metric, c.at), metric))
+        row |= _moments(name, numbers.in_unit(line.values(metric, c.at), metric))
     if test is not None:
         factor = unit_of(group.metric).factor
         row |= {
@@ -165,11 +157,11 @@ def _line_row(c: ComparisonData, group: Group, line: Line) -> dict[str, object]:
             "test": c.test,
         }
     for name, (metric, at) in other_rounds(c, group).items():
-        row |= _moments(name, in_unit(line.values(metric, at), metric))
+        row |= _moments(name, numbers.in_unit(line.values(metric, at), metric))
     if c.target is not None:
         reached = line.rounds_to(c.target, c.target_metric)
         there = {seed: float(value) for seed, value in reached.items() if value is not None}
-        row |= _moments(target_title(c.target_metric, c.target), there) | {"reached": len(there)}
+        row |= _moments(numbers.target_title(c.target_metric, c.target), there) | {"reached": len(there)}
     for name, cost in TRAFFIC.items():
         row |= _moments(name, {seed: value / MIB for seed, value in line.cost(cost).items()})
     return row | _moments(SECONDS, line.cost("cost/train_seconds"))
@@ -183,7 +175,7 @@ def by_run(c: ComparisonData) -> pd.DataFrame:
 def _run_rows(c: ComparisonData, group: Group, line: Line) -> Iterator[dict[str, object]]:
     """The rows of the runs of a line in `Comparison.runs`."""
     columns = {name: (metric, c.at) for name, metric in shown_metrics(group).items()} | other_rounds(c, group)
-    values = {name: in_unit(line.values(metric, at), metric) for name, (metric, at) in columns.items()}
+    values = {name: numbers.in_unit(line.values(metric, at), metric) for name, (metric, at) in columns.items()}
     reached = line.rounds_to(c.target, c.target_metric) if c.target is not None else {}
     costs = {name: line.cost(key) for name, key in TRAFFIC.items()}
     seconds = line.cost("cost/train_seconds")
@@ -207,7 +199,7 @@ def _run_rows(c: ComparisonData, group: Group, line: Line) -> Iterator[dict[str,
         }
         row |= {name: by_seed.get(s) for name, by_seed in values.items()}
         if c.target is not None:
-            row[target_title(c.target_metric, c.target)] = reached.get(s)
+            row[numbers.target_title(c.target_metric, c.target)] = reached.get(s)
         row |= {name: by_seed[s] / MIB if s in by_seed else None for name, by_seed in costs.items()}
         row[SECONDS] = seconds.get(s)
         keys = (key for key in sorted(run.metrics) if key.startswith(("final/", "best/", "reached/")))
@@ -303,7 +295,7 @@ def stages(c: ComparisonData, group: Group) -> Table:
 def costs(c: ComparisonData, group: Group, notes: tuple[str, ...] = ()) -> Table:
     """Return rounds and costs."""
     others = other_rounds(c, group)
-    target = [] if c.target is None else [target_title(c.target_metric, c.target)]
+    target = [] if c.target is None else [numbers.target_title(c.target_metric, c.target)]
     rows = []
     for line in group.lines:
         entries = [TableCell(line.label)]
@@ -312,12 +304,14 @@ def costs(c: ComparisonData, group: Group, notes: tuple[str, ...] = ()) -> Table
         if c.target is not None:
             reached = line.rounds_to(c.target, c.target_metric)
             there = [r for r in reached.values() if r is not None]
-            entries.append(TableCell(rounds_text(reached), mean_std(there)[0] if there else None))
+            entries.append(TableCell(numbers.rounds_text(reached), mean_std(there)[0] if there else None))
         for cost in TRAFFIC.values():
             values = line.cost(cost)
-            entries.append(TableCell(mean_mebibytes(values), mean_std(values.values())[0] / MIB if values else None))
+            entries.append(
+                TableCell(numbers.mean_mebibytes(values), mean_std(values.values())[0] / MIB if values else None)
+            )
         seconds = line.cost("cost/train_seconds")
-        entries.append(TableCell(spread(seconds, 1), mean_std(seconds.values())[0] if seconds else None))
+        entries.append(TableCell(numbers.spread(seconds, 1), mean_std(seconds.values())[0] if seconds else None))
         rows.append(Row(tuple(entries)))
     of_group = tuple(map(sentence, best_notes(c, group))) if c.at == "final" else ()
     heads = ("setting", *others, *target, *TRAFFIC, SECONDS)
@@ -372,7 +366,7 @@ def _entry(line: Line, metric: str, at: At, mark: Mark = "", seed: int | None = 
     if not values:
         return TableCell("–", mark="missing")
     of = _of_runs(line, values) if seed is None else ""
-    mean = mean_std(in_unit(values, metric).values())[0]
+    mean = mean_std(numbers.in_unit(values, metric).values())[0]
     return TableCell(_spread(values, metric) + of, mean, mark=mark)
 
 
@@ -386,7 +380,8 @@ def highest(c: ComparisonData, group: Group, metric: str) -> tuple[Line, ...]:
     sign, unit = -1 if metric_keys.smaller_is_better(metric) else 1, unit_of(metric)
     there = [line for line in group.lines if line.is_ranked(metric, c.at)] if group.fair else []
     means = [
-        sign * round(mean_std(in_unit(line.values(metric, c.at), metric).values())[0], unit.digits) for line in there
+        sign * round(mean_std(numbers.in_unit(line.values(metric, c.at), metric).values())[0], unit.digits)
+        for line in there
     ]
     top = max(means, default=0.0)
     return tuple(line for line, mean in zip(there, means, strict=True) if mean == top > min(means))
