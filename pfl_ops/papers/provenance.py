@@ -79,6 +79,12 @@ class Departure:
     scale: str = ""
 
 
+STANDARD_SCALING = Departure(
+    "How inputs are scaled is not stated: here by mean and deviation of the training data.",
+    "not measured for plain SGD",
+)
+
+
 def stated(
     place: str, values: Mapping[str, Any], remark: str = "", *, when: Mapping[str, Any] | None = None
 ) -> Sources:

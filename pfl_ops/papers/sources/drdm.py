@@ -1,6 +1,6 @@
 """Origins of the settings of DRDM's suites. Every formula and most symbols are lost from the text at hand."""
 
-from pfl_ops.papers.provenance import Departure, Sources, assumed, stated
+from pfl_ops.papers.provenance import STANDARD_SCALING, Departure, Sources, assumed, assumed_of, stated
 
 LOST = "the text at hand has lost it"
 DEFAULT = "never mentioned: this package's default"
@@ -9,25 +9,16 @@ SOURCES: Sources = (
     # data and clients
     *stated("heads of Tables 1 to 6; Sec. 4.2.1, 5.8", {"data.name": ["mnist", "fashion_mnist", "kmnist"]}),
     *stated("Sec. 4.1.4: the total dataset", {"data.train_size": None}),
-    *assumed(
-        "the published split, whose sizes Sec. 4.1.2 gives for MNIST; how test samples are given to clients is not "
-        "stated",
-        "data.pooled",
-    ),
-    *stated(
-        "Sec. 4.1.4: Zipf and Dirichlet distributions",
-        {"partition.kind": "zipf"},
-        "the formulas are lost; sizes by Zipf's law and a class mix for each client fit the wording",
-    ),
+    *assumed("the published split, whose sizes Sec. 4.1.2 gives for MNIST; how test samples are given to clients is "
+             "not stated", "data.pooled"),
+    *stated("Sec. 4.1.4: Zipf and Dirichlet distributions", {"partition.kind": "zipf"},
+            "the formulas are lost; sizes by Zipf's law and a class mix for each client fit the wording"),
     *assumed("by mean and deviation of the training data: not stated", "data.scaling"),
     *assumed(f"20: {LOST}", "partition.clients"),
     *assumed("a new partition in each repetition: not stated", "partition.seed"),
     # networks
-    *stated(
-        "Sec. 4.1.3",
-        {"model.name": ["kmnist_cnn", "linear", "resnet18_head"]},
-        "kernels, channels and widths are lost",
-    ),
+    *stated("Sec. 4.1.3", {"model.name": ["kmnist_cnn", "linear", "resnet18_head"]},
+            "kernels, channels and widths are lost"),
     *assumed(f"128: {LOST}", "model.hidden"),
     *stated("Sec. 4.1.3", {"model.pretrained": True}, "on ImageNet, torchvision's weights: the source is not stated"),
     *assumed("images are scaled to 112 x 112 for ResNet-18: not stated", "model.size"),
@@ -36,25 +27,12 @@ SOURCES: Sources = (
     *assumed(DEFAULT, "algorithm.*", when={"algorithm.name": ["drfa", "scaffold", "scaff_pd"]}),
     *stated("Sec. 4.1.1", {"algorithm.name": ["drdm", "scaffold", "scaff_pd", "fedavg"]}),
     *stated("rows of Tables 1 to 6", {"algorithm.name": "drfa"}, "its entry in Sec. 4.1.1 is lost"),
-    *assumed(
-        "DRDM's pull, 1: never mentioned. With the robust server term, 0.1 makes the model swing",
-        "algorithm.alpha",
-        when={"algorithm.name": "drdm"},
-    ),
-    *assumed(
-        "1e-3 a local step: never mentioned, this package's default",
-        "algorithm.gamma",
-        when={"algorithm.name": "drdm"},
-    ),
-    *assumed(
-        "3e-3 a local step: never mentioned, this package's default",
-        "algorithm.gamma",
-        when={"algorithm.name": "drfa"},
-    ),
-    *assumed(
-        "DRDM's server term: the paper's could not be read. `drdm` has our reading, `drdm_feddyn` FedDyn's",
-        "algorithm.h",
-    ),
+    *assumed_of("drdm", "DRDM's pull, 1: never mentioned. With the robust server term, 0.1 makes the model swing",
+                "alpha"),
+    *assumed_of("drdm", "1e-3 a local step: never mentioned, this package's default", "gamma"),
+    *assumed_of("drfa", "3e-3 a local step: never mentioned, this package's default", "gamma"),
+    *assumed("DRDM's server term: the paper's could not be read. `drdm` has our reading, `drdm_feddyn` FedDyn's",
+             "algorithm.h"),
     *assumed("no bound on the models: the closed convex set of Sec. 2 is not given", "algorithm.radius"),
     *assumed("SCAFF-PD's, 0.2, one of its own paper's: never mentioned", "algorithm.rho"),
     *assumed("SCAFF-PD's, 0.1: never mentioned", "algorithm.sigma"),
@@ -73,18 +51,12 @@ SOURCES: Sources = (
     *assumed("single precision: not stated", "training.precision"),
     # participation
     *assumed(f"10 of 20 clients a round: {LOST}. SCAFF-PD's own paper has all of them", "participation.share"),
-    *assumed(
-        "uniform, of the methods that draw no cohort of their own: not stated. DRDM and DRFA draw by λ as in Sec. 2; "
-        "the appendix says uniformly",
-        "participation.kind",
-    ),
+    *assumed("uniform, of the methods that draw no cohort of their own: not stated. DRDM and DRFA draw by λ as in Sec. "
+             "2; the appendix says uniformly", "participation.kind"),
     *assumed("n_k / n in FedAvg's and SCAFF-PD's means: not stated", "participation.weighting"),
     # scores
-    *stated(
-        "Sec. 4.2.1: test accuracy of the clients",
-        {"evaluation.split": "test"},
-        "the model after the last round on each client's share of the test set: neither is stated",
-    ),
+    *stated("Sec. 4.2.1: test accuracy of the clients", {"evaluation.split": "test"},
+            "the model after the last round on each client's share of the test set: neither is stated"),
     *stated("Sec. 4.2.1: deviation and worst case across clients", {"evaluation.clients": None}),
     *assumed("from 0: not stated", "seed"),
     *assumed(f"5 Monte Carlo runs: {LOST}", "repetitions"),
@@ -143,12 +115,6 @@ DEPARTURES: tuple[Departure, ...] = (
     ),
     Departure("The round of the published numbers is not stated: here the last one."),
 )
-SCALING: tuple[Departure, ...] = (
-    Departure(
-        "How inputs are scaled is not stated: here by mean and deviation of the training data.",
-        "not measured for plain SGD",
-    ),
-)
 NETWORKS: dict[str, Departure] = {
     "kmnist_cnn": Departure(
         "Kernels, channels and widths of the CNN are lost from Sec. 4.1.3: 5 x 5 kernels, 16 and 32 channels, 128 "
@@ -180,4 +146,4 @@ OF_RULE = (
 
 def departures(model: str) -> tuple[Departure, ...]:
     """Return the departures of a suite that trains this network, before a rule has chosen its settings."""
-    return (NETWORKS[model], LOOKED, *DEPARTURES, *(() if model == "resnet18_head" else SCALING))
+    return (NETWORKS[model], LOOKED, *DEPARTURES, *[STANDARD_SCALING] * (model != "resnet18_head"))

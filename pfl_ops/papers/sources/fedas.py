@@ -79,15 +79,11 @@ SOURCES: Sources = (
     *assumed("uniform: not stated", "participation.kind"),
     *stated("Sec. 3.1: 1/m", {"participation.weighting": "uniform"}, "the published code weighs by samples"),
     # scores
-    *assumed(
-        "each client's own test samples, clients weigh alike: not stated; the published code pools the samples",
-        "evaluation.split",
-    ),
+    *assumed("each client's own test samples, clients weigh alike: not stated; the published code pools the samples",
+             "evaluation.split"),
     *assumed("all clients: not stated", "evaluation.clients"),
-    *assumed(
-        "absent clients train once more before the last score: not stated; in Algorithm 1 a round's clients train",
-        "evaluation.absent",
-    ),
+    *assumed("absent clients train once more before the last score: not stated; in Algorithm 1 a round's clients train",
+             "evaluation.absent"),
     *assumed("absent clients stay as last trained: in Algorithm 1 a round's clients train", "evaluation.absent",
              when={"evaluation.absent": "last"}),
     *assumed("from 0: not stated of this exhibit", "seed"),

@@ -1,6 +1,6 @@
 """Origins of the settings of FedAvg2Rep's suites."""
 
-from pfl_ops.papers.provenance import Departure, Sources, assumed, departed, stated
+from pfl_ops.papers.provenance import STANDARD_SCALING, Departure, Sources, assumed, departed, stated
 
 IMAGES, LINES = {"data.name": "cifar100"}, {"data.name": "shakespeare"}
 LEAF_IID = {**LINES, "data.pooled": True}
@@ -59,11 +59,9 @@ SOURCES: Sources = (
             when={**IMAGES, **FEDERATED}),
     *stated("Sec. 3.2.2", {"training.lr": 1.0}, when={**LINES, **FEDERATED}),
     *assumed("0, CIFAR-100's: not stated for Shakespeare", "training.momentum", when={**LINES, **FEDERATED}),
-    *assumed(
-        "none: not stated for Shakespeare. With CIFAR-100's 4e-3 and η 1 a CharLSTM of 64 units stayed at the most "
-        "frequent character (16.3 %) for 100 rounds, which it left without (20.5 % by round 75)",
-        "training.weight_decay", when={**LINES, **FEDERATED},
-    ),
+    *assumed("none: not stated for Shakespeare. With CIFAR-100's 4e-3 and η 1 a CharLSTM of 64 units stayed at the "
+             "most frequent character (16.3 %) for 100 rounds, which it left without (20.5 % by round 75)",
+             "training.weight_decay", when={**LINES, **FEDERATED}),
     *assumed("none: not stated", "training.lr_decay"),
     *assumed("cross entropy: not stated", "training.loss"),
     *assumed("single precision: not stated", "training.precision"),
@@ -131,10 +129,7 @@ PARTICIPATIONS: Sources = (
 """Of Figures 4 and 5."""
 
 OF_IMAGES: tuple[Departure, ...] = (
-    Departure(
-        "How inputs are scaled is not stated: here by mean and deviation of the training data.",
-        "not measured for plain SGD",
-    ),
+    STANDARD_SCALING,
     Departure("Whether federated training augments images is not stated: here it does not."),
 )
 OF_LINES: tuple[Departure, ...] = (

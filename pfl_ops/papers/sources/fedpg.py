@@ -1,6 +1,6 @@
 """Origins of the settings of FedPG's suites. The paper's appendices are absent."""
 
-from pfl_ops.papers.provenance import Departure, Sources, assumed, assumed_of, departed, stated
+from pfl_ops.papers.provenance import STANDARD_SCALING, Departure, Sources, assumed, assumed_of, departed, stated
 
 DEFAULT = "not stated: this package's default"
 LAUNCHER = "not stated: the authors' launcher's"
@@ -22,19 +22,13 @@ SOURCES: Sources = (
     *stated("Sec. 4, Pat-2", {"partition.classes_per_client": 2}),
     *assumed("clients' shares drawn for each class, no cap, 10 samples at least: the paper cites its scheme",
              "partition.per", "partition.cap", "partition.min_size"),
-    *assumed("n/N: codes of the cited scheme feed no client beyond it", "partition.cap",
-             when={"partition.cap": True}),
+    *assumed("n/N: codes of the cited scheme feed no client beyond it", "partition.cap", when={"partition.cap": True}),
     *assumed("a new partition in each repetition: not stated", "partition.seed"),
     # networks
     *stated("Sec. 4", {"model.name": ["mlp", "nf_resnet18"]}),
-    departed(
-        "model.name",
-        "the CNN of McMahan et al., by citation",
-        "Sec. 4",
-        "the authors' released network: two convolutions and three fully connected layers, which fakelenet5 is without "
-        "their dropout",
-        when={"data.name": "cifar10"},
-    ),
+    departed("model.name", "the CNN of McMahan et al., by citation", "Sec. 4",
+             "the authors' released network: two convolutions and three fully connected layers, which fakelenet5 is "
+             "without their dropout", when={"data.name": "cifar10"}),
     *assumed("200, 200: the authors' released network; the paper cites an MLP", "model.hidden"),
     *assumed("the cited NFNet's defaults at ResNet-18's widths: not stated", "model.alpha", "model.width"),
     *assumed("drawn by PyTorch's default rules from the seed: not stated", "model.weights"),
@@ -49,9 +43,8 @@ SOURCES: Sources = (
     *assumed_of("fedamp", LAUNCHER, "lam"),
     *assumed_of("fedamp", f"{DEFAULT}, relative to the distances: with the authors' absolute value all weights vanish",
                 "sigma", "unit"),
-    *assumed("the paper's reading as far as known: absolute units, with the values of a public code",
-             "algorithm.unit", "algorithm.sigma", "algorithm.alpha", "algorithm.lam",
-             when={"algorithm.unit": "absolute"}),
+    *assumed("the paper's reading as far as known: absolute units, with the values of a public code", "algorithm.unit",
+             "algorithm.sigma", "algorithm.alpha", "algorithm.lam", when={"algorithm.unit": "absolute"}),
     *assumed_of("fedrep", LAUNCHER, "head_epochs"),
     *assumed_of("fedrep", "not stated: the rest of the 5 epochs", "body_epochs"),
     *assumed_of("fedmgda_plus", LAUNCHER, "eps"),
@@ -107,11 +100,8 @@ FIGURE_5: Sources = (
     *SOURCES,
     *stated("Sec. 4.2", {"training.batch_size": 50}),
     *stated("Sec. 4.2; caption", {"participation.share": 1.0}),
-    *assumed(
-        "of FedPG′ only that it is lower: 0.01",
-        "training.lr",
-        when={"algorithm.name": "fedpg", "training.lr": 0.01},
-    ),
+    *assumed("of FedPG′ only that it is lower: 0.01", "training.lr",
+             when={"algorithm.name": "fedpg", "training.lr": 0.01}),
     *assumed("which of the baselines are drawn is in the lost image: these six", "algorithm.name",
              when={"algorithm.name": BASELINES}),
 )  # fmt: skip
@@ -122,10 +112,7 @@ OF_ALL: tuple[Departure, ...] = (
     Departure("The paper takes the best learning rate of three for each method: here all methods run the middle one."),
     Departure("The paper cuts test sets to one size: here each client's test set counts the same, whole."),
     Departure("The round of the published numbers is not stated: here the last one."),
-    Departure(
-        "How inputs are scaled is not stated: here by mean and deviation of the training data.",
-        "not measured for plain SGD",
-    ),
+    STANDARD_SCALING,
 )
 OF_SEARCH: tuple[Departure, ...] = (
     Departure(

@@ -12,29 +12,21 @@ SOURCES: Sources = (
     *stated("captions of Tables I to III and of Figs. 2 to 8", {"data.name": ["mnist", "cifar10"]}),
     *assumed("all published samples: no number of samples is stated", "data.train_size"),
     *assumed("the published split into training and test data: not stated", "data.pooled"),
-    *assumed(
-        "(x - 0.5) / 0.5: not stated. With mean and deviation 13 of 16 networks of MNIST were dead after 40 steps of "
-        "Adam at the stated 0.01, with half 1 of 16; the paper's numbers show no dead networks",
-        "data.scaling",
-    ),
+    *assumed("(x - 0.5) / 0.5: not stated. With mean and deviation 13 of 16 networks of MNIST were dead after 40 steps "
+             "of Adam at the stated 0.01, with half 1 of 16; the paper's numbers show no dead networks",
+             "data.scaling"),
     *stated("Sec. IV-A, 1) to 5)", {"partition.kind": ["iid", "path", "ls", "qs", "lsqs"]}),
     *stated("Sec. IV-A, 1): all labels represented equally", {"partition.stratified": True}),
     *stated("Sec. IV-A, 2)", {"partition.classes_per_client": 2}),
     *stated("Sec. IV-C; captions of Tables I to III", {"partition.clients": [10, 100]}),
-    *assumed(
-        "1: the tables do not state it; the captions of Figs. 2 to 4 do for their example with 10 clients",
-        "partition.alpha",
-    ),
+    *assumed("1: the tables do not state it; the captions of Figs. 2 to 4 do for their example with 10 clients",
+             "partition.alpha"),
     *assumed("10 samples at least: not stated", "partition.min_size"),
     *assumed("a new partition in each repetition: not stated", "partition.seed"),
     # networks
     *stated("Sec. IV-C: the CNN of McMahan et al.", {"model.name": "cnn"}, when={"data.name": "mnist"}),
-    *assumed(
-        "the paper adds a convolution before the fully connected layer and gives no widths: 64 channels, 5 x 5, with "
-        "pooling, as its neighbour",
-        "model.name",
-        when={"data.name": "cifar10"},
-    ),
+    *assumed("the paper adds a convolution before the fully connected layer and gives no widths: 64 channels, 5 x 5, "
+             "with pooling, as its neighbour", "model.name", when={"data.name": "cifar10"}),
     *assumed("512 as in McMahan et al., whose network the paper cites: not stated", "model.hidden"),
     *assumed("drawn by PyTorch's default rules from the seed, one Θ for all clients: not stated", "model.weights"),
     # methods
@@ -43,48 +35,28 @@ SOURCES: Sources = (
     *stated("Sec. IV-C", {"algorithm.gamma.value": [0.1, 0.25, 0.5, 0.75, 0.9]}),
     *assumed(f"{PFLLIB}this package's default", "algorithm.*", when={"algorithm.name": LIBRARY}),
     *stated("Sec. IV-C", {"algorithm.name": LIBRARY}),
-    *assumed(
-        f"{PFLLIB}the method's own paper's equation (step); PFLlib mixes at a round's end (round)",
-        "algorithm.mixing",
-    ),
-    *assumed(
-        "PFLlib's, from which Sec. IV-C takes the method: mixed at a round's end, α moved at every step",
-        "algorithm.mixing",
-        "algorithm.every",
-        when={"algorithm.mixing": "round"},
-    ),
-    *assumed(
-        "PFLlib's, from which Sec. IV-C takes the method: a client that no candidate serves keeps its trained model; "
-        "candidates are those with the largest affinity, never random ones; the server sends each client all M of "
-        "them, its own model too",
-        "algorithm.fallback",
-        "algorithm.explore",
-        "algorithm.own",
-        when={"algorithm.fallback": "trained"},
-    ),
-    *stated(
-        "Sec. IV-C: 5 downloaded models",
-        {"algorithm.candidates": 5},
-        "counted with the client's own model among them, as in PFLlib: whether it counts is not stated",
-    ),
+    *assumed(f"{PFLLIB}the method's own paper's equation (step); PFLlib mixes at a round's end (round)",
+             "algorithm.mixing"),
+    *assumed("PFLlib's, from which Sec. IV-C takes the method: mixed at a round's end, α moved at every step",
+             "algorithm.mixing", "algorithm.every", when={"algorithm.mixing": "round"}),
+    *assumed("PFLlib's, from which Sec. IV-C takes the method: a client that no candidate serves keeps its trained "
+             "model; candidates are those with the largest affinity, never random ones; the server sends each client "
+             "all M of them, its own model too", "algorithm.fallback", "algorithm.explore", "algorithm.own",
+             when={"algorithm.fallback": "trained"}),
+    *stated("Sec. IV-C: 5 downloaded models", {"algorithm.candidates": 5},
+            "counted with the client's own model among them, as in PFLlib: whether it counts is not stated"),
     # training
     *stated("Sec. IV-C", {"training.local_epochs": 5, "training.batch_size": 50}),
     *stated("Sec. IV-C; captions of Tables I to III", {"training.rounds": 100}),
     *stated("Algorithm 1", {"training.optimiser": "adam"}, "its state is fresh in each round: whether it persists is "
             "not stated", when={"algorithm.name": "fliu"}),
     *assumed("as FLIU's (Algorithm 1): not stated", "training.optimiser", when={"algorithm.name": ["local", "fedavg"]}),
-    *assumed(
-        "SGD, as in McMahan et al.: not stated. Under Adam, as FLIU, at the stated 0.01 FedAvg's network gives one "
-        "answer to all inputs on PATH: in 3 of 3 seeds at small, in 5 of 5 at medium. The rule for optimisers is in "
-        "docs/reproduced.md",
-        "training.optimiser",
-        when={"algorithm.name": "fedavg", "training.optimiser": "sgd"},
-    ),
-    *assumed(
-        "SGD: not stated; one step of Adam at 0.1 moves every weight by 0.1",
-        "training.optimiser",
-        when={"algorithm.name": LIBRARY},
-    ),
+    *assumed("SGD, as in McMahan et al.: not stated. Under Adam, as FLIU, at the stated 0.01 FedAvg's network gives "
+             "one answer to all inputs on PATH: in 3 of 3 seeds at small, in 5 of 5 at medium. The rule for optimisers "
+             "is in docs/reproduced.md", "training.optimiser",
+             when={"algorithm.name": "fedavg", "training.optimiser": "sgd"}),
+    *assumed("SGD: not stated; one step of Adam at 0.1 moves every weight by 0.1", "training.optimiser",
+             when={"algorithm.name": LIBRARY}),
     *stated("Sec. IV-C", {"training.lr": 0.01}, when={**OF_BOTH, "data.name": "mnist"}),
     *stated("Sec. IV-C", {"training.lr": 0.001}, when={**OF_BOTH, "data.name": "cifar10"}),
     *assumed("of CLT not stated: FedAvg's", "training.lr", when={"algorithm.name": "local"}),
@@ -100,17 +72,11 @@ SOURCES: Sources = (
     *assumed("single precision: not stated", "training.precision"),
     # participation
     *stated("Sec. III-A: a participation rate of 1", {"participation.share": 1.0}),
-    *assumed(
-        "n_k / n in FedAvg's mean, as in Eq. 1 and in McMahan et al.; FLIU's own is 1/K (Algorithm 1). They differ in "
-        "QS and LSQS",
-        "participation.weighting",
-    ),
+    *assumed("n_k / n in FedAvg's mean, as in Eq. 1 and in McMahan et al.; FLIU's own is 1/K (Algorithm 1). They "
+             "differ in QS and LSQS", "participation.weighting"),
     # scores
-    *stated(
-        "Sec. IV-B: the clients' test sets",
-        {"evaluation.split": "test"},
-        "how they are cut is not stated: the official test set by the clients' training proportions",
-    ),
+    *stated("Sec. IV-B: the clients' test sets", {"evaluation.split": "test"},
+            "how they are cut is not stated: the official test set by the clients' training proportions"),
     *stated("captions of Tables I to III: averages over all clients", {"evaluation.clients": None}),
     *assumed("0, 1, 2: not stated", "seed"),
     *stated("Sec. IV-C; captions of Tables I to III", {"repetitions": 3}),

@@ -22,8 +22,7 @@ SOURCES: Sources = (
     *assumed("this package's default, mostly the method's own paper's: not stated", "algorithm.*"),
     *assumed(DEFAULT, "algorithm.inner_steps", "algorithm.inner_lr", "algorithm.personal_epochs",
              "algorithm.candidates", "algorithm.head_epochs", "algorithm.body_epochs", "algorithm.fine_epochs"),
-    *assumed(DEFAULT, "algorithm.layers", "algorithm.share", "algorithm.weight_lr",
-             when={"algorithm.name": "fedala"}),
+    *assumed(DEFAULT, "algorithm.layers", "algorithm.share", "algorithm.weight_lr", when={"algorithm.name": "fedala"}),
     *assumed("this package's default: with PFLlib's α 1 and σ 1 in absolute units, models near each other have "
              "weights that sum to more than 1, which is refused here", "algorithm.alpha", "algorithm.sigma",
              "algorithm.unit", when={"algorithm.name": "fedamp"}),
