@@ -6,7 +6,7 @@ Either the simulating process tracks (`StoreRecorder`), or it leaves a request t
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -27,17 +27,23 @@ MODELS_IN_A_FILE = 256 << 20
 FINISHED = "pfl_ops/finished"  # the metric that a tracked run has once everything about it is kept
 
 
-class Recorder(Protocol):
-    """The recording of one run.
+class Recorder:
+    """Recording of nothing: the run is read from its checkpoint, and MLflow has its result.
 
-    Attributes:
+    Args:
         run_id: MLflow's; None: not known here. page: MLflow's page of its like, behind the server's address.
     """
 
+    def __init__(self, run_id: str | None = None, page: str | None = None) -> None:
+        self._run_id, self._page = run_id, page
+
     @property
-    def run_id(self) -> str | None: ...
+    def run_id(self) -> str | None:
+        return self._run_id
+
     @property
-    def page(self) -> str | None: ...
+    def page(self) -> str | None:
+        return self._page
 
     def log(self, record: Record) -> None:
         """Record a round."""
@@ -49,7 +55,7 @@ class Recorder(Protocol):
         """End the run: FINISHED, FAILED or KILLED."""
 
 
-class StoreRecorder:
+class StoreRecorder(Recorder):
     """Recording by this process.
 
     Args:
@@ -84,43 +90,16 @@ class StoreRecorder:
         self.run.finish(status, **({} if status == "FINISHED" else {"patience": 2.0}))
 
 
-class ReadRecorder:
-    """Recording of nothing: the run is read from its checkpoint, and MLflow has its result.
-
-    Args:
-        kind: of run, see `provenance.described`. run_id, experiment_id: MLflow's, of the run that has the result.
-    """
-
-    def __init__(self, kind: str, run_id: str, experiment_id: str) -> None:
-        from pfl_ops.tracking.descriptions.questions import methods_key
-        from pfl_ops.tracking.descriptions.views import view_address
-
-        self.run_id: str | None = run_id
-        self.page: str | None = view_address(experiment_id, methods_key(kind))
-
-    def log(self, record: Record) -> None:
-        pass
-
-    def keep(self, experiment: Experiment, simulation: "Simulation") -> None:
-        pass
-
-    def end(self, status: str, tags: Mapping[str, str]) -> None:
-        pass
-
-
-class CourierRecorder:
+class CourierRecorder(Recorder):
     """Recording by a courier, from the run's checkpoint.
 
     Args:
         requested: the request. page: where `pfl-ops ui` will show the run beside its like.
     """
 
-    run_id: str | None = None
-
     def __init__(self, requested: RequestedRun, page: str) -> None:
-        self.requested = requested
-        self.page: str | None = page
-        self._read = False
+        super().__init__(page=page)
+        self.requested, self._read = requested, False
 
     def log(self, record: Record) -> None:
         self.requested.log(record.round, record.metrics, record.time)

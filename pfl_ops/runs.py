@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias, TypedDict, Unpack
 
 from filelock import FileLock, Timeout
 
@@ -29,15 +29,7 @@ from pfl_ops.federation.loop.diverged import Diverged
 from pfl_ops.federation.settings import Execution
 from pfl_ops.federation.state.checkpoint import Checkpoint, CheckpointError, Checkpoints, Record, Table
 from pfl_ops.files import write_whole
-from pfl_ops.recording import (
-    CourierRecorder,
-    ReadRecorder,
-    Recorder,
-    StoreRecorder,
-    execution_changes,
-    is_kept,
-    run_tags,
-)
+from pfl_ops.recording import CourierRecorder, Recorder, StoreRecorder, execution_changes, is_kept, run_tags
 from pfl_ops.registry import packed_modules, packed_plugins
 from pfl_ops.results import Result
 from pfl_ops.run_on_disk import RunOnDisk
@@ -88,26 +80,22 @@ def simulate(
             raise simulation.diverged
 
 
-def kept_records(
-    experiment: Experiment,
-    *,
-    home: Path | str | None = None,
-    data_dir: str | None = None,
-    stages: Collection[str] | None = None,
-) -> list[Record]:
+class KeptPlace(TypedDict, total=False):
+    """The arguments of `simulate` that say where its checkpoints lie."""
+
+    home: Path | str | None
+    data_dir: str | None
+    stages: Collection[str] | None
+
+
+def kept_records(experiment: Experiment, **place: Unpack[KeptPlace]) -> list[Record]:
     """Return the records that `simulate` has on disk; none where it has nothing that can be read."""
-    return _records(_folder(experiment, home, data_dir, stages), experiment.digest(data_dir))
+    return _records(_folder(experiment, **place), experiment.digest(place.get("data_dir")))
 
 
-def kept_clients(
-    experiment: Experiment,
-    *,
-    home: Path | str | None = None,
-    data_dir: str | None = None,
-    stages: Collection[str] | None = None,
-) -> Table:
+def kept_clients(experiment: Experiment, **place: Unpack[KeptPlace]) -> Table:
     """Return the table of clients of a finished run that `simulate` has on disk; {}: there is none."""
-    latest = _latest(_folder(experiment, home, data_dir, stages), experiment.digest(data_dir))
+    latest = _latest(_folder(experiment, **place), experiment.digest(place.get("data_dir")))
     return latest.clients() if latest else {}
 
 
@@ -131,23 +119,20 @@ def _latest(folder: Path, digest: str) -> Checkpoint | None:
 
 def is_finished(experiment: Experiment, *, home: Path | str | None = None, data_dir: str | None = None) -> bool:
     """True if `run` has only to read what is on disk."""
-    latest = _latest(_folder(experiment, home, data_dir, None), experiment.digest(data_dir))
+    latest = _latest(_folder(experiment, home, data_dir), experiment.digest(data_dir))
     return latest is not None and latest.results is not None and latest.results.full
 
 
-def forget(
-    experiment: Experiment,
-    *,
-    home: Path | str | None = None,
-    data_dir: str | None = None,
-    stages: Collection[str] | None = None,
-) -> None:
+def forget(experiment: Experiment, **place: Unpack[KeptPlace]) -> None:
     """Remove what `simulate` has kept of a run that is given up; if it is started again, it begins with round 1."""
-    shutil.rmtree(_folder(experiment, home, data_dir, stages), ignore_errors=True)
+    shutil.rmtree(_folder(experiment, **place), ignore_errors=True)
 
 
 def _folder(
-    experiment: Experiment, home: Path | str | None, data_dir: str | None, stages: Collection[str] | None
+    experiment: Experiment,
+    home: Path | str | None = None,
+    data_dir: str | None = None,
+    stages: Collection[str] | None = None,
 ) -> Path:
     part = "" if stages is None else "-" + "-".join(sorted(stages))
     return WorkFolder.open(home).checkpoints / (experiment.digest(data_dir) + part)
@@ -288,6 +273,8 @@ def _opened(
 
     A run that is over is not recorded again if the store has its result, under whichever computation.
     """
+    from pfl_ops.tracking.descriptions.questions import methods_key
+    from pfl_ops.tracking.descriptions.views import view_address
     from pfl_ops.tracking.runs import earlier
 
     digest, place, records = fingerprint(identity), _place(experiment, parent), simulation.records
@@ -302,7 +289,7 @@ def _opened(
                     found.newer,
                     found.run_id,
                 )
-            return ReadRecorder(tags[tag_names.KIND], found.run_id, found.experiment_id)
+            return Recorder(found.run_id, view_address(found.experiment_id, methods_key(tags[tag_names.KIND])))
     rerun = rerun or store.rerun_of(place, digest, lambda: records, parent)
     before = earlier.find(store, identity)
     run = store.run(
