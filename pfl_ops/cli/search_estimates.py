@@ -2,17 +2,17 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
+from pfl_ops import runs
+from pfl_ops.config.experiment import Experiment
 from pfl_ops.errors import count, for_each
-
-if TYPE_CHECKING:
-    from pfl_ops.config.experiment import Experiment
-    from pfl_ops.federation.loop.estimate import Estimate
-    from pfl_ops.federation.settings import Execution
-    from pfl_ops.tuning import Settings
-    from pfl_ops.tuning.commands.planning import StudyOutlook
-    from pfl_ops.tuning.resources.resource_request import ResourceRequest
+from pfl_ops.federation.loop.estimate import Estimate, distinct_hints, duration
+from pfl_ops.federation.settings import Execution
+from pfl_ops.tuning import Settings
+from pfl_ops.tuning.commands.planning import StudyOutlook
+from pfl_ops.tuning.resources.resource_request import ResourceRequest
+from pfl_ops.tuning.studies.budget import affordable, done_text
+from pfl_ops.tuning.studies.limits import MOST_TRIALS
 
 COST = ("data.", "model.", "participation.", "partition.clients")
 """Settings by which environments cost unlike; partitions divide the same samples."""
@@ -27,8 +27,8 @@ class SearchPlace:
         asked: resources of a trial. address: of a Ray cluster; None: this machine. data_dir: where the data lie.
     """
 
-    asked: "ResourceRequest"
-    execution: "Execution"
+    asked: ResourceRequest
+    execution: Execution
     address: str | None = None
     data_dir: str | None = None
 
@@ -37,7 +37,7 @@ class SearchPlace:
         """True if it is known how many runs fit: not on a cluster, and not where their packing will be measured."""
         return not self.address and not self.asked.kind(self.execution.device, self.address)
 
-    def estimate(self, settings: "Settings") -> "Estimate":
+    def estimate(self, settings: Settings) -> Estimate:
         """Return the estimate of one run of a trial, see `mean_estimate`.
 
         Raises:
@@ -46,14 +46,12 @@ class SearchPlace:
         return mean_estimate(settings, self.data_dir, self.asked.estimated(self.execution))
 
 
-def mean_estimate(settings: "Settings", data_dir: str | None, execution: "Execution") -> "Estimate":
+def mean_estimate(settings: Settings, data_dir: str | None, execution: Execution) -> Estimate:
     """Return the estimate of one run of a trial: in environments that cost unlike their mean, and the most memory.
 
     Raises:
         PflOpsError: the experiment can't be run here.
     """
-    from pfl_ops import runs
-    from pfl_ops.federation.loop.estimate import distinct_hints
 
     groups = _alike(settings)
     found = [(runs.estimate(group[0], data_dir=data_dir, execution=execution), len(group)) for group in groups]
@@ -73,7 +71,7 @@ def mean_estimate(settings: "Settings", data_dir: str | None, execution: "Execut
     )
 
 
-def _alike(settings: "Settings") -> "list[list[Experiment]]":
+def _alike(settings: Settings) -> list[list[Experiment]]:
     """The experiment in each environment, those together whose runs cost alike."""
     groups: dict[tuple[tuple[str, str], ...], list[Experiment]] = {}
     for one in settings.in_environments:
@@ -82,7 +80,7 @@ def _alike(settings: "Settings") -> "list[list[Experiment]]":
     return list(groups.values())
 
 
-def study_lines(found: "StudyOutlook", place: SearchPlace, data_dir: str | None, notes: Iterable[str]) -> Iterator[str]:
+def study_lines(found: StudyOutlook, place: SearchPlace, data_dir: str | None, notes: Iterable[str]) -> Iterator[str]:
     """Yield the lines on what is left of a study.
 
     Args:
@@ -90,8 +88,6 @@ def study_lines(found: "StudyOutlook", place: SearchPlace, data_dir: str | None,
     Raises:
         PflOpsError: the experiment can't be run here.
     """
-    from pfl_ops.federation.loop.estimate import duration
-    from pfl_ops.tuning.studies.budget import affordable
 
     settings, left = found.plan.settings, found.left
     estimate = place.estimate(settings)
@@ -127,7 +123,7 @@ def study_lines(found: "StudyOutlook", place: SearchPlace, data_dir: str | None,
 
 
 def benchmark_lines(
-    found: "Sequence[StudyOutlook]", place: SearchPlace, data_dir: str | None, notes: Iterable[str]
+    found: Sequence[StudyOutlook], place: SearchPlace, data_dir: str | None, notes: Iterable[str]
 ) -> Iterator[str]:
     """Yield the lines on what is left of a study for each method, and on the ranges that all methods vary.
 
@@ -136,7 +132,6 @@ def benchmark_lines(
     Raises:
         PflOpsError: an experiment cannot be run here; one message has the mistakes of all methods.
     """
-    from pfl_ops.federation.loop.estimate import distinct_hints, duration
 
     settings = {each.plan.method: each.plan.settings for each in found}
     estimates = for_each(settings, lambda method: place.estimate(settings[method]))
@@ -174,11 +169,9 @@ def benchmark_lines(
 
 
 def _total(
-    found: "Sequence[StudyOutlook]", place: SearchPlace, estimates: "Sequence[Estimate]", data_dir: str | None
+    found: Sequence[StudyOutlook], place: SearchPlace, estimates: Sequence[Estimate], data_dir: str | None
 ) -> str:
     """Return the words on the tests of a benchmark, and on the time of what is left of all its studies."""
-    from pfl_ops.federation.loop.estimate import duration
-    from pfl_ops.tuning.studies.budget import affordable
 
     first, finals = found[0].plan.settings, found[0].plan.finals
     at_once = _at_once(first, place)
@@ -197,17 +190,17 @@ def _total(
     return f"{of_tests}{more}, {at_once} at once: about {duration(seconds)}{rest}{if_all}"
 
 
-def _at_once(settings: "Settings", place: SearchPlace) -> int:
+def _at_once(settings: Settings, place: SearchPlace) -> int:
     """Return the number of runs at once in the search of one of several methods."""
     return place.asked.at_once(settings.trials * settings.at_once, place.execution.device)
 
 
-def _confirmed(settings: "Settings") -> int:
+def _confirmed(settings: Settings) -> int:
     """Return the number of configurations that a confirmation repeats."""
     return min(settings.confirm_top, settings.trials)
 
 
-def _confirmation(settings: "Settings", of_each: str = "") -> str:
+def _confirmation(settings: Settings, of_each: str = "") -> str:
     """Return the beginning of the line on the confirmation; "": there is none."""
     if not settings.confirm or _confirmed(settings) < 2:
         return ""
@@ -215,13 +208,13 @@ def _confirmation(settings: "Settings", of_each: str = "") -> str:
     return f"then the best {_confirmed(settings)}{of_each} again with up to {seeds} (--confirm)"
 
 
-def _number_of_tests(found: "StudyOutlook") -> int:
+def _number_of_tests(found: StudyOutlook) -> int:
     """Return the number of test runs of a choice; of a study in environments those of FedAvg, too."""
     settings, finals = found.plan.settings, found.plan.finals
     return 2 * finals * (len(settings.environments) + len(settings.held_out)) if settings.environments else finals
 
 
-def _varied_work(settings: "Settings") -> str:
+def _varied_work(settings: Settings) -> str:
     """Return the line on local work that trials vary, if they may have more than the run of the estimate; "": none."""
     for path in ("training.local_epochs", "training.local_steps"):
         ranges, now = settings.space.of(path), settings.example.get(path)
@@ -235,19 +228,17 @@ def _varied_work(settings: "Settings") -> str:
     return ""
 
 
-def _is_begun(found: "StudyOutlook") -> bool:
+def _is_begun(found: StudyOutlook) -> bool:
     """True if a trial of the study was started."""
     return found.begun is not None and found.begun.begun()
 
 
-def _done(found: "StudyOutlook", fit: int | None = None) -> str:
+def _done(found: StudyOutlook, fit: int | None = None) -> str:
     """Return the words on what a search has done and what is left of it.
 
     Args:
         fit: trials that its budgets still hold; None: unknown.
     """
-    from pfl_ops.tuning.studies.budget import done_text
-    from pfl_ops.tuning.studies.limits import MOST_TRIALS
 
     left, settings = found.left, found.plan.settings
     fewer = fit is not None and fit < left.trials
@@ -262,7 +253,7 @@ def _done(found: "StudyOutlook", fit: int | None = None) -> str:
     return done + f", {fit} more fit" * fewer
 
 
-def _tests(found: "StudyOutlook", data_dir: str | None, time: str = "") -> str:
+def _tests(found: StudyOutlook, data_dir: str | None, time: str = "") -> str:
     """Return the line on FedAvg's runs and the tests; "": there are none.
 
     Args:
