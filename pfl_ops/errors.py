@@ -3,7 +3,7 @@
 import difflib
 import re
 import traceback
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -239,6 +239,15 @@ def by_key(pairs: Iterable[tuple[K, T]]) -> dict[K, list[T]]:
     for key, value in pairs:
         found.setdefault(key, []).append(value)
     return found
+
+
+def listed(names: Sequence[str], most: int = 5) -> str:
+    """Return the first names with commas, and the number of the others.
+
+    >>> listed(["fliu", "ditto"]), listed(["fliu", "ditto", "apfl"], most=1)
+    ('fliu, ditto', 'fliu and 2 more')
+    """
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 def format_bytes(n: int) -> str:

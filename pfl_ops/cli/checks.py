@@ -2,8 +2,9 @@
 
 import math
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
+from typing import Any
 
 from pfl_ops.errors import LONGEST_PATH, PflOpsError, echo
 from pfl_ops.files import check_writable
@@ -69,6 +70,13 @@ def check_work_folder(address: str | None, variable: str = "") -> None:
             f"there is no work folder {echo(folder, LONGEST_PATH)} yet; make runs (pfl-ops run fliu), or name one "
             "by PFL_OPS_HOME"
         )
+
+
+def one_of(flag: str, given: str | None, allowed: Sequence[Any]) -> Any:
+    """Return a word as it is given, None if it is not; refuse others."""
+    if given is not None and given not in allowed:
+        raise PflOpsError(f"{flag} must be one of {', '.join(allowed)}, got '{echo(given)}'")
+    return given
 
 
 def check_finite(flag: str, value: float | None) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pfl_ops import tuning
-from pfl_ops.cli.checks import check_data_dir, check_folder
+from pfl_ops.cli.checks import check_data_dir, check_folder, one_of
 from pfl_ops.cli.names import completion
 from pfl_ops.cli.options import DataDir, DryRun, TrackingUri, execution_of, option, unread, with_flags
 from pfl_ops.cli.output import err, interruptible, out, say
@@ -119,12 +119,13 @@ def reproduce(
     runs. What is finished is never run again; stopped or killed, the same command goes on.
     """
     from pfl_ops.config.precedence import assignments
+    from pfl_ops.papers import SCALES
     from pfl_ops.tracking.home import check_places
 
     planned = scale is None and not (
         names or only or every or suite or sets or listed or until_decided or choose or choices
     )
-    size = _scale(scale or "smoke")
+    size: ScaleName = one_of("--scale", scale or "smoke", SCALES)
     cpus_per_cell, gpus_per_cell = _number("--cpus-per-cell", cpus), _number("--gpus-per-cell", gpus, 0.0)
     if only is not None and not only.strip():
         raise PflOpsError("--only needs a pattern, as 'path/*'")
@@ -294,15 +295,6 @@ def _number(flag: str, given: str | None, allowed: float | None = None) -> float
     if number is not None and number != allowed and not 0 < number < math.inf:
         raise PflOpsError(f"{flag} must be {'0 or ' if allowed == 0 else ''}a number above 0, got '{echo(given)}'")
     return number
-
-
-def _scale(name: str) -> "ScaleName":
-    from pfl_ops.papers import SCALES
-
-    for known in SCALES:
-        if name == known:
-            return known
-    raise PflOpsError(f"--scale must be one of {', '.join(SCALES)}, got '{echo(name)}'")
 
 
 def _choose(suite: "Suite", scale: "ScaleName", file: Path, **settings: Any) -> None:

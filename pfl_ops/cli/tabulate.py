@@ -3,17 +3,17 @@
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_args
+from typing import TYPE_CHECKING, Annotated, get_args
 
 import typer
 
 from pfl_ops.cli import options
 from pfl_ops.cli.benchmark import experiments_of
-from pfl_ops.cli.checks import check_data_dir, check_output
+from pfl_ops.cli.checks import check_data_dir, check_output, one_of
 from pfl_ops.cli.options import Config, DataDir, DryRun, Plugins, Preset, Sets, option, with_flags
 from pfl_ops.cli.output import err, out, say
 from pfl_ops.cli.tune import METHODS, methods_of
-from pfl_ops.errors import PflOpsError, count, echo, format_bytes
+from pfl_ops.errors import PflOpsError, count, format_bytes
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -201,10 +201,10 @@ def replay(
         trials,
         confirm,
         confirm_top,
-        _one_of("--scheduler", scheduler, get_args(Scheduler)),
+        one_of("--scheduler", scheduler, get_args(Scheduler)),
         grace,
         random_start,
-        _one_of("--sampler", sampler, get_args(replays.Sampler)),
+        one_of("--sampler", sampler, get_args(replays.Sampler)),
         seeds_per_trial,
     )
     problems = TrialTable.read(file).problems()
@@ -218,13 +218,6 @@ def replay(
     say(out(), *regrets.notes(found, problems))
     if to is not None:
         say(out(), f"studies  {write_named(to, regrets.as_csv(found))}")
-
-
-def _one_of(flag: str, given: str | None, allowed: tuple[Any, ...]) -> Any:
-    """Return a word as it is given, None if it is not; refuse others."""
-    if given is not None and given not in allowed:
-        raise PflOpsError(f"{flag} must be one of {', '.join(allowed)}, got '{echo(given)}'")
-    return given
 
 
 def _table(rows: "list[Regret]") -> "Table":

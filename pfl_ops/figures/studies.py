@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from pfl_ops.errors import listed
 from pfl_ops.figures import canvas, style
 from pfl_ops.figures.onerun import VIEWS, stage_colours
 from pfl_ops.figures.parts import percent_axis, whole_numbers
@@ -71,12 +72,9 @@ def _name_front(figure: Figure, axes: Axes, points: NDArray[np.float64], names: 
         else:
             groups.append([i])
     for group in groups:
-        text = ", ".join(names[i] for i in group[:MOST_NAMES])
-        text += f" and {len(group) - MOST_NAMES} more" if len(group) > MOST_NAMES else ""
-        axes.annotate(
-            text, tuple(points[group[-1]].tolist()), xytext=(6, 5), textcoords="offset points", fontsize=8,
-            color=style.current().ink,
-        )  # fmt: skip
+        text = listed([names[i] for i in group], MOST_NAMES)
+        at, ink = tuple(points[group[-1]].tolist()), style.current().ink
+        axes.annotate(text, at, xytext=(6, 5), textcoords="offset points", fontsize=8, color=ink)
 
 
 def history(

@@ -11,7 +11,7 @@ from pfl_ops import metric_keys, tag_names
 from pfl_ops.comparison import TARGETED, Line, Test, Values, ordered
 from pfl_ops.config.arguments import ArgumentError, checked
 from pfl_ops.csv_text import to_csv
-from pfl_ops.errors import PflOpsError, by_key, count, echo, in_a_line, nearest, sentence
+from pfl_ops.errors import PflOpsError, by_key, count, echo, in_a_line, listed, nearest, sentence
 from pfl_ops.files import write_named
 from pfl_ops.reports.comparison import compared, fairness
 from pfl_ops.reports.comparison.compared import size_of
@@ -203,7 +203,7 @@ def _group(
     rows = {line.label: line.runs for line in lines if not (line.unfinished or line.diverged)}  # these are not compared
     unfair = fairness.complaints(rows, at, metric, target_metric)
     if late := [line.label for line in lines if _has_one_of(chosen.late, line)]:
-        unfair.append(f"the study changed its choice after a test of a former one: {_listed(late)}")
+        unfair.append(f"the study changed its choice after a test of a former one: {listed(late)}")
     return Group(title, lines, metric, fair, tuple(unfair))
 
 
@@ -214,7 +214,7 @@ def _remarks(chosen: SelectedRuns, groups: Sequence[Group], at: At, trials: bool
     if chosen.former:
         yield _former(chosen.former)
     if chosen.unfinished:
-        yield f"not finished, and left out: {_listed(chosen.unfinished)}"
+        yield f"not finished, and left out: {listed(chosen.unfinished)}"
     if chosen.untested:
         yield _untested(chosen.untested, trials)
     for group in groups:
@@ -226,21 +226,21 @@ def _smoke(left_out: Mapping[str, int]) -> str:
     """The remark on cells at scale smoke, with names by which they are compared."""
     n = sum(left_out.values())
     cells = f"{count(n, 'cell')} of suites at scale smoke {'is' if n == 1 else 'are'} left out"
-    return f"{cells}; name them to compare them: {_listed(sorted(left_out), 3)}"
+    return f"{cells}; name them to compare them: {listed(sorted(left_out), 3)}"
 
 
 def _former(left_out: Mapping[str, int]) -> str:
     """The remark on test runs of choices that a study does not make any more."""
     n = sum(left_out.values())
     runs = f"{count(n, 'test run')} of former choices {'is' if n == 1 else 'are'} left out"
-    return f"{runs}, of {_listed([f'study {name}' for name in sorted(left_out)], 3)}"
+    return f"{runs}, of {listed([f'study {name}' for name in sorted(left_out)], 3)}"
 
 
 def _untested(names: Sequence[str], trials: bool) -> str:
     """The remark on names of studies that have nothing to compare."""
     if trials:
-        return f"neither test runs nor trials, and left out: {_listed(names)}"
-    return f"no test runs, and left out: {_listed(names)}; --trials compares trials"
+        return f"neither test runs nor trials, and left out: {listed(names)}"
+    return f"no test runs, and left out: {listed(names)}; --trials compares trials"
 
 
 def _has_one_of(ids: Collection[str], line: Line) -> bool:
@@ -251,7 +251,7 @@ def _without_value(group: Group, at: At) -> list[str]:
     """The remark on lines of a group that have no value of its metric."""
     lost = [line.label for line in group.lines if not line.values(group.metric, at) and not line.diverged]
     at_round = "best" if at == "best" else "last"
-    return [f"no {title_of(group.metric).removesuffix(' %')} at the {at_round} round: {_listed(lost)}"] if lost else []
+    return [f"no {title_of(group.metric).removesuffix(' %')} at the {at_round} round: {listed(lost)}"] if lost else []
 
 
 def _clients(runs: Sequence[Result]) -> tuple[dict[str, pd.DataFrame], list[str]]:
@@ -271,7 +271,7 @@ def _clients(runs: Sequence[Result]) -> tuple[dict[str, pd.DataFrame], list[str]
     if not unread:
         return tables, []
     first = next(iter(unread.values()))
-    others = f"; nor those of {_listed(list(unread)[1:])}" if len(unread) > 1 else ""
+    others = f"; nor those of {listed(list(unread)[1:])}" if len(unread) > 1 else ""
     return tables, [f"clients are not drawn: {first}{others}"]
 
 
@@ -285,7 +285,7 @@ def _diverged(lines: Sequence[Line], lost: Sequence[Result]) -> list[str]:
     ]
     shown = {line.runs[0].group for line in lines}
     gone = [f"{run.name} ({run.tags[tag_names.DIVERGED]})" for run in lost if run.group not in shown]
-    return [*told, *([f"diverged, and left out: {_listed(gone)}"] if gone else [])]
+    return [*told, *([f"diverged, and left out: {listed(gone)}"] if gone else [])]
 
 
 def _lines(runs: Sequence[Result], lost: Sequence[Result]) -> list[Line]:
@@ -390,7 +390,3 @@ def _checked(metric: str | None, runs: Sequence[Result], at: At) -> str | None:
 def _usual(runs: Sequence[Result], at: At) -> str:
     """Acc = Acc(L) + Acc(G), or Acc(L) where no run has both."""
     return "acc" if any(run.value("acc", at) is not None for run in runs) else "local/mean"
-
-
-def _listed(names: Sequence[str], most: int = 5) -> str:
-    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")

@@ -5,7 +5,7 @@ from typing import TypeAlias
 
 from pfl_ops import metrics, tag_names
 from pfl_ops.display.tables import LOSS
-from pfl_ops.errors import by_key
+from pfl_ops.errors import by_key, listed
 from pfl_ops.results import At, Result
 
 LabelledRuns: TypeAlias = Mapping[str, Sequence[Result]]
@@ -326,5 +326,4 @@ def _few_numbers(rounds: Sequence[int]) -> str:
 
 def some_labels(labels: Sequence[str]) -> str:
     """Return the first of these labels, and the number of the others: 'fliu', 'fedavg' and 2 more."""
-    more = f" and {len(labels) - SHOWN} more" if len(labels) > SHOWN else ""
-    return ", ".join(f"'{label}'" for label in labels[:SHOWN]) + more
+    return listed([f"'{label}'" for label in labels], SHOWN)

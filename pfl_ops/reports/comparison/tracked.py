@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 from functools import cached_property
 
 from pfl_ops import tag_names
-from pfl_ops.errors import PflOpsError, count, echo, nearest
+from pfl_ops.errors import PflOpsError, count, echo, listed, nearest
 from pfl_ops.results import Result
 from pfl_ops.tracking import RunInfo, Store
 from pfl_ops.tracking.runs.finished import is_confirmation, is_of_former_choice, is_test, result_of, trial_label
@@ -218,9 +218,8 @@ def _once(runs: list[Result]) -> Iterator[Result]:
 def _there_are(known: Iterable[RunInfo]) -> str:
     """`there are 12 runs in mnist-path (9) and digits-lsqs (3)`."""
     counts = Counter(run.experiment for run in known if tag_names.EXPERIMENT_HASH in run.tags)
-    shown = ", ".join(f"{name} ({n})" for name, n in counts.most_common(5))
-    more = f" and {len(counts) - 5} more" if len(counts) > 5 else ""
-    return f"there {'is' if counts.total() == 1 else 'are'} {count(counts.total(), 'run')}, in {shown}{more}"
+    shown = listed([f"{name} ({n})" for name, n in counts.most_common()])
+    return f"there {'is' if counts.total() == 1 else 'are'} {count(counts.total(), 'run')}, in {shown}"
 
 
 def _nothing(
