@@ -11,17 +11,5 @@ Figures 1 to 6.
 from pfl_ops.papers.drdm.figures import FIGURE_1, FIGURE_2, FIGURE_3, FIGURE_4, FIGURE_5, FIGURE_6
 from pfl_ops.papers.drdm.tables import TABLE_1, TABLE_2, TABLE_3, TABLE_4, TABLE_5, TABLE_6
 
-SUITES = (
-    TABLE_1,
-    TABLE_2,
-    TABLE_3,
-    TABLE_4,
-    TABLE_5,
-    TABLE_6,
-    FIGURE_1,
-    FIGURE_2,
-    FIGURE_3,
-    FIGURE_4,
-    FIGURE_5,
-    FIGURE_6,
-)
+TABLES = (TABLE_1, TABLE_2, TABLE_3, TABLE_4, TABLE_5, TABLE_6)
+SUITES = (*TABLES, FIGURE_1, FIGURE_2, FIGURE_3, FIGURE_4, FIGURE_5, FIGURE_6)

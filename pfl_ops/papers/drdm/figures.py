@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pfl_ops.papers.claims import Claim, derived
 from pfl_ops.papers.drdm import setting
 from pfl_ops.papers.drdm.setting import AVERAGE, BASELINES, DEVIATION, WORST, class_skew, drdm_suite, size_skew
-from pfl_ops.papers.drdm.tables import COMPETITIVE, FEDAVG_LAST, IN_BOTH, ahead
+from pfl_ops.papers.drdm.tables import CNN, COMPETITIVE, FEDAVG_LAST, IN_BOTH, LINEAR, ahead
 from pfl_ops.papers.exhibits import Curves, Energy, Exhibit
 from pfl_ops.papers.published import Published, load
 from pfl_ops.papers.sources.drdm import OF_STEPS, of_curves
@@ -15,9 +15,11 @@ TO_70, TO_80 = f"{WORST}@70", f"{WORST}@80"
 
 
 def _curves(
-    number: int, title: str, skew: Axis, data: Changes, table: int, claims: tuple[Claim, ...], target: str, small: Scale
-) -> Suite:
+    number: int, network: str, data: Changes, small: Scale, where: str, skew: Axis, table: int,
+    claims: tuple[Claim, ...], target: str,
+) -> Suite:  # fmt: skip
     """Average, standard deviation and worst accuracy over rounds; they end where a column of the table stands."""
+    title = f"{network}, {where}"
     axis = "size_skew" if table % 2 == 0 else "class_skew"
     published: Mapping[tuple[str, str], Published] = load(f"drdm_table{table}")
     percent = target.partition("@")[2]
@@ -54,25 +56,12 @@ def _curves(
 OUTPERFORMS = ahead("Sec. 4", "Sec. 4")
 ON_MNIST = ahead(IN_BOTH, COMPETITIVE)[:2]
 
-FIGURE_1 = _curves(
-    1,
-    "Kuzushiji-MNIST, CNN, equal sizes",
-    class_skew(0.1),
-    setting.KMNIST,
-    1,
-    (*OUTPERFORMS, *(Claim(f"FedAvg is last in {what}", says, "Sec. 4: in all metrics") for what, says in FEDAVG_LAST)),
-    TO_70,
-    setting.SMALL_CNN,
-)
-FIGURE_2 = _curves(
-    2, "Kuzushiji-MNIST, CNN, with size skew", size_skew(0.5), setting.KMNIST, 2, OUTPERFORMS, TO_70, setting.SMALL_CNN
-)
-FIGURE_5 = _curves(
-    5, "MNIST, linear, with size skew 0.3", size_skew(0.3), setting.MNIST, 4, ON_MNIST, TO_80, setting.SMALL_LINEAR
-)
-FIGURE_6 = _curves(
-    6, "MNIST, linear, with size skew 0.7", size_skew(0.7), setting.MNIST, 4, ON_MNIST, TO_80, setting.SMALL_LINEAR
-)
+LAST = tuple(Claim(f"FedAvg is last in {what}", says, "Sec. 4: in all metrics") for what, says in FEDAVG_LAST)
+
+FIGURE_1 = _curves(1, *CNN, "equal sizes", class_skew(0.1), 1, (*OUTPERFORMS, *LAST), TO_70)
+FIGURE_2 = _curves(2, *CNN, "with size skew", size_skew(0.5), 2, OUTPERFORMS, TO_70)
+FIGURE_5 = _curves(5, *LINEAR, "with size skew 0.3", size_skew(0.3), 4, ON_MNIST, TO_80)
+FIGURE_6 = _curves(6, *LINEAR, "with size skew 0.7", size_skew(0.7), 4, ON_MNIST, TO_80)
 
 STEPS: Axis = {f"t{tau}": Level({"training.local_steps": tau}, str(tau)) for tau in (1, 2, 5, 10, 20)}
 

@@ -6,7 +6,7 @@ from pfl_ops.papers.drdm.setting import AVERAGE, BASELINES, DEVIATION, WORST, cl
 from pfl_ops.papers.exhibits import Grid
 from pfl_ops.papers.published import load
 from pfl_ops.papers.sources.drdm import of_table
-from pfl_ops.papers.suite import Axis, Changes, Scale, Suite
+from pfl_ops.papers.suite import Changes, Scale, Suite
 
 PRINTED = "{!drdm_feddyn}"
 
@@ -46,22 +46,22 @@ MORE_SKEW_HURTS = derived(
 IN_ALL = "Sec. 4: in average, worst-case and fairness, across all configurations"
 IN_BOTH = "Sec. 5.8: in average and worst-case"
 COMPETITIVE = "the paper says competitive (Sec. 5.8); lowest: ours"
+STRONG = ("Sec. 5.8 calls it strong; highest: ours", "Sec. 5.8 calls it strong; lowest: ours")
+
+CNN = ("Kuzushiji-MNIST, CNN", setting.KMNIST, setting.SMALL_CNN)
+LINEAR = ("MNIST, linear", setting.MNIST, setting.SMALL_LINEAR)
+HEAD = ("Fashion-MNIST, last layer of a ResNet-18", setting.FASHION, setting.SMALL_HEAD)
 
 
-def _table(
-    number: int,
-    title: str,
-    skew: Axis,
-    data: Changes,
-    claims: tuple[Claim, ...],
-    small: Scale,
-    *,
-    damage: tuple[str, ...] = (),
-    smoke: Scale | None = None,
-) -> Suite:
-    sizes = number % 2 == 0
-    axis = "size_skew" if sizes else "class_skew"
-    lost = ("The value of the fixed class skew is lost.",) if sizes else ()
+def _table(number: int, network: str, data: Changes, small: Scale, claims: tuple[Claim, ...], *damage: str) -> Suite:
+    """Table 1 to 6: an odd one varies the class skew at equal sizes, the even one behind it the size skew."""
+    if number % 2:
+        axis, skew = "class_skew", class_skew(0.1, 0.3, 0.5, 0.7, *[0.9] * (number == 5))
+        title, lost = f"{network}: class skew at equal sizes", ()
+    else:
+        axis, skew = "size_skew", size_skew(0.3, 0.5, 0.7)
+        title, lost = f"{network}: size skew on a fixed class skew", ("The value of the fixed class skew is lost.",)
+    names = "A method's name stands on its third row, the standard deviation; the two rows above belong to it."
     return drdm_suite(
         data,
         name=f"drdm/table{number}",
@@ -73,72 +73,22 @@ def _table(
         published=load(f"drdm_table{number}"),
         claims=claims,
         sources=of_table(number),
-        damage=(
-            "A method's name stands on its third row, the standard deviation; the two rows above belong to it.",
-            *lost,
-            *damage,
-        ),
+        damage=(names, *lost, *damage),
         instead={"kmnist": "fashion_mnist"},
         small=small,
-        smoke=smoke or Scale(),
+        smoke=setting.SMOKE_HEAD if data is setting.FASHION else Scale(),
     )
 
 
-TABLE_1 = _table(
-    1,
-    "Kuzushiji-MNIST, CNN: class skew at equal sizes",
-    class_skew(0.1, 0.3, 0.5, 0.7),
-    setting.KMNIST,
-    (
-        *_claims(IN_ALL, IN_ALL),
-        *(
-            derived(f"FedAvg is last in {what}", says, "Sec. 4 says it of Fig. 1; of all columns: ours")
-            for what, says in FEDAVG_LAST
-        ),
-        LESS_SKEW_HELPS,
-    ),
-    setting.SMALL_CNN,
+LAST = tuple(
+    derived(f"FedAvg is last in {what}", says, "Sec. 4 says it of Fig. 1; of all columns: ours")
+    for what, says in FEDAVG_LAST
 )
-TABLE_2 = _table(
-    2,
-    "Kuzushiji-MNIST, CNN: size skew on a fixed class skew",
-    size_skew(0.3, 0.5, 0.7),
-    setting.KMNIST,
-    (*_claims(IN_ALL, IN_ALL), MORE_SKEW_HURTS),
-    setting.SMALL_CNN,
-)
-TABLE_3 = _table(
-    3,
-    "MNIST, linear: class skew at equal sizes",
-    class_skew(0.1, 0.3, 0.5, 0.7),
-    setting.MNIST,
-    (*_claims(IN_BOTH, COMPETITIVE), LESS_SKEW_HELPS),
-    setting.SMALL_LINEAR,
-)
-TABLE_4 = _table(
-    4,
-    "MNIST, linear: size skew on a fixed class skew",
-    size_skew(0.3, 0.5, 0.7),
-    setting.MNIST,
-    _claims(IN_BOTH, COMPETITIVE),
-    setting.SMALL_LINEAR,
-)
+TABLE_1 = _table(1, *CNN, (*_claims(IN_ALL, IN_ALL), *LAST, LESS_SKEW_HELPS))
+TABLE_2 = _table(2, *CNN, (*_claims(IN_ALL, IN_ALL), MORE_SKEW_HURTS))
+TABLE_3 = _table(3, *LINEAR, (*_claims(IN_BOTH, COMPETITIVE), LESS_SKEW_HELPS))
+TABLE_4 = _table(4, *LINEAR, _claims(IN_BOTH, COMPETITIVE))
 TABLE_5 = _table(
-    5,
-    "Fashion-MNIST, last layer of a ResNet-18: class skew at equal sizes",
-    class_skew(0.1, 0.3, 0.5, 0.7, 0.9),
-    setting.FASHION,
-    (*_claims("Sec. 5.8 calls it strong; highest: ours", "Sec. 5.8 calls it strong; lowest: ours"), LESS_SKEW_HELPS),
-    setting.SMALL_HEAD,
-    damage=("SCAFFOLD's standard deviation at 0.5 has three decimals, 8.494.",),
-    smoke=setting.SMOKE_HEAD,
+    5, *HEAD, (*_claims(*STRONG), LESS_SKEW_HELPS), "SCAFFOLD's standard deviation at 0.5 has three decimals, 8.494."
 )
-TABLE_6 = _table(
-    6,
-    "Fashion-MNIST, last layer of a ResNet-18: size skew on a fixed class skew",
-    size_skew(0.3, 0.5, 0.7),
-    setting.FASHION,
-    _claims("Sec. 5.8 calls it strong; highest: ours", "Sec. 5.8 calls it strong; lowest: ours"),
-    setting.SMALL_HEAD,
-    smoke=setting.SMOKE_HEAD,
-)
+TABLE_6 = _table(6, *HEAD, _claims(*STRONG))
