@@ -138,19 +138,9 @@ def _class_key(figure: Figure, axes: Axes, colours: Sequence[Any]) -> None:
     if n <= len(style.CLASSES):
         axes.legend(
             handles=[Patch(facecolor=colour, label=str(i)) for i, colour in enumerate(colours)],
-            title="class",
-            title_fontsize=8.5,
-            alignment="left",
-            loc="lower left",
-            bbox_to_anchor=(0, 1),
-            borderaxespad=0.2,
-            borderpad=0.2,
-            ncols=n,
-            handlelength=0.9,
-            handleheight=0.9,
-            columnspacing=1.1,
-            handletextpad=0.4,
-        )
+            title="class", title_fontsize=8.5, alignment="left", loc="lower left", bbox_to_anchor=(0, 1), ncols=n,
+            borderaxespad=0.2, borderpad=0.2, handlelength=0.9, handleheight=0.9, columnspacing=1.1, handletextpad=0.4,
+        )  # fmt: skip
         return
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import BoundaryNorm, ListedColormap

@@ -100,36 +100,27 @@ def write(
     Raises:
         PflOpsError: it can't be read or written.
     """
+    run = SuiteRun(suite, scale, outcomes, diverged=diverged or {}, changes=changes or {})
     path = Path(folder, f"{file_name(suite, scale, changed=bool(changes))}.csv")
     with alone_in(folder):
-        table = _with(path, suite, scale, outcomes, data_dir, changes or {}, diverged or {})
-        return write_named(path, to_csv(table))
+        return write_named(path, to_csv(_with(path, run, data_dir)))
 
 
-def _with(
-    path: Path,
-    suite: Suite,
-    scale: ScaleName,
-    outcomes: CellResults,
-    data_dir: str | None,
-    changes: Changes,
-    diverged: Divergences,
-) -> "pd.DataFrame":
-    """The rows of a file with those of some repetitions, see `write`."""
+def _with(path: Path, run: SuiteRun, data_dir: str | None) -> "pd.DataFrame":
+    """The rows of a file with those of a run, see `write`."""
     import pandas as pd
 
     rows = _read(path) if path.exists() else []
-    mine = _as_json(changes)
-    before = _suite_run(suite, scale, [row for row in rows if row.changes == mine], changes, data_dir)
-    several = ((before.outcomes, before.diverged), (outcomes, diverged))
-    made = list(_rows(suite, scale, several, changes, data_dir))
+    mine = _as_json(run.changes)
+    before = _suite_run(run.suite, run.scale, [row for row in rows if row.changes == mine], run.changes, data_dir)
+    made = list(_rows(before, run, data_dir))
     others = [row.cells for row in rows if row.changes != mine]
     lost, *pooled = ([key] if any(row.get(key) for row in (*others, *made)) else [] for key in (DIVERGED, *POOLED))
-    keys = (measure.key for measure in suite.measures)
+    keys = (measure.key for measure in run.suite.measures)
     said = [NUMBERS] if any(row.get(NUMBERS) for row in (*others, *made)) else []
-    columns = dict.fromkeys([*([SET] if changes else []), *ABOUT, *said, *lost, *keys, *chain(*pooled)])
+    columns = dict.fromkeys([*([SET] if run.changes else []), *ABOUT, *said, *lost, *keys, *chain(*pooled)])
     table = pd.DataFrame([*others, *made], columns=[*columns])
-    return table.sort_values(SET, kind="stable") if changes else table
+    return table.sort_values(SET, kind="stable") if run.changes else table
 
 
 def _as_json(changes: Changes) -> str:
@@ -137,23 +128,18 @@ def _as_json(changes: Changes) -> str:
     return json.dumps(dict(changes), sort_keys=True, ensure_ascii=False) if changes else ""
 
 
-def _rows(
-    suite: Suite,
-    scale: ScaleName,
-    several: Sequence[tuple[CellResults, Divergences]],
-    changes: Changes,
-    data_dir: str | None,
-) -> Iterator[dict[str, str | int | float | None]]:
-    """A row a repetition, in the order of cells and seeds; of two with one seed the later."""
+def _rows(before: SuiteRun, run: SuiteRun, data_dir: str | None) -> Iterator[dict[str, str | int | float | None]]:
+    """A row a repetition, in the order of cells and seeds; of two with one seed that of `run`."""
+    suite = run.suite
     for cell in suite.cells:
         by_seed: dict[int, Result | str] = {}
-        for outcomes, diverged in several:
-            by_seed |= {one.seed: one for one in outcomes.get(cell.name, ())}
-            by_seed |= diverged.get(cell.name, {})
-        hashed = setting(suite, cell, scale, data_dir, changes) if by_seed else ""
+        for several in (before, run):
+            by_seed |= {one.seed: one for one in several.outcomes.get(cell.name, ())}
+            by_seed |= several.diverged.get(cell.name, {})
+        hashed = setting(suite, cell, run.scale, data_dir, run.changes) if by_seed else ""
         for seed, one in sorted(by_seed.items()):
             row: dict[str, str | int | float | None]
-            row = {SET: _as_json(changes), "cell": cell.name, "seed": seed, "setting": hashed}
+            row = {SET: _as_json(run.changes), "cell": cell.name, "seed": seed, "setting": hashed}
             row |= {NUMBERS: json.dumps(_numbers(suite, cell), sort_keys=True)} if suite.file else {}
             if isinstance(one, str):
                 yield {**row, "commit": "", "torch": "", DIVERGED: one}

@@ -134,14 +134,8 @@ def _curves(
     small = partial(figures.panel, size=SMALL, xlabel=xlabel.split(" ")[0], percent=percent, limits=limits)
     whole = partial(figures.panels, by_line, xlabel=xlabel, ylabel=ylabel, percent=percent, colours=legend, columns=4)
     panels = [Panel(label, partial(small, bands, colours=legend)) for label, bands in by_line.items()]
-    return Picture(
-        name,
-        f"{caption} A panel a setting; in grey, for comparison, {first}.",
-        whole,
-        panels=tuple(panels),
-        layout="small",
-        legend=legend,
-    )
+    caption += f" A panel a setting; in grey, for comparison, {first}."
+    return Picture(name, caption, whole, panels=tuple(panels), layout="small", legend=legend)
 
 
 def _limits(values: Iterable[np.ndarray], percent: bool) -> tuple[float, float]:

@@ -1,7 +1,7 @@
 """A suite's curves and other pictures, ours; colours go by method, the same in all pictures of a report."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import product
@@ -30,7 +30,7 @@ UNREACHED = "Not drawn: no number of local steps reached the target in every rep
 def pictures(run: SuiteRun, exhibit: Exhibit, name: str) -> Iterator[Picture | Text]:
     """The pictures of an exhibit; where nothing of it was run, a line that says so."""
     title = getattr(exhibit, "caption", "") or run.suite.title
-    drawn = list(_pictures(run, exhibit, name))
+    drawn = list(DRAWN[type(exhibit)](run, exhibit, name))
     if not drawn:
         yield Text(f"{_sentence(title)} {_why(run, exhibit)}", "note")
         return
@@ -49,20 +49,6 @@ def _why(run: SuiteRun, exhibit: Exhibit) -> str:
         if isinstance(exhibit, Energy) and run.outcomes:
             return UNREACHED
     return NOTHING
-
-
-def _pictures(run: SuiteRun, exhibit: Exhibit, name: str) -> Iterator[Picture]:
-    match exhibit:
-        case Curves():
-            yield from _curves(run, exhibit, name)
-        case Over():
-            yield from _over(run, exhibit, name)
-        case Bars():
-            yield from _bars(run, exhibit, name)
-        case Allocation():
-            yield from _allocation(run, exhibit, name)
-        case Energy():
-            yield from _energy(run, exhibit, name)
 
 
 def _notes(run: SuiteRun, exhibit: Exhibit) -> Iterator[str]:
@@ -304,16 +290,15 @@ def _energy(run: SuiteRun, exhibit: Energy, name: str) -> Iterator[Picture]:
     if np.isnan(best).all():
         return
     rows, columns = [f"{db:g}" for db in exhibit.snr_db], [f"{w / 1e6:g}" for w in exhibit.bandwidth]
-    draw = partial(
-        figures.heat,
-        best,
-        rows,
-        columns,
-        xlabel="bandwidth (MHz)",
-        ylabel="SNR (dB)",
-        label="local steps of least energy",
-    )
-    yield Picture(name, exhibit.caption, draw, "local steps of least energy by SNR and bandwidth")
+    label = "local steps of least energy"
+    draw = partial(figures.heat, best, rows, columns, xlabel="bandwidth (MHz)", ylabel="SNR (dB)", label=label)
+    yield Picture(name, exhibit.caption, draw, f"{label} by SNR and bandwidth")
+
+
+DRAWN: Mapping[type, Callable[..., Iterator[Picture]]] = {
+    Curves: _curves, Over: _over, Bars: _bars, Allocation: _allocation, Energy: _energy,
+}  # fmt: skip
+"""Exhibit -> its pictures."""
 
 
 def _effort(run: SuiteRun, cell: Cell, exhibit: Energy, outcome: Result) -> energy.Effort | None:
