@@ -16,7 +16,6 @@ def compare(
         list[str] | None,
         typer.Argument(
             metavar="[RUN|STUDY|EXPERIMENT]...",
-            show_default=False,
             help="By name, with * for any, or by the beginning of a run's id; none: all but smoke cells.",
         ),
     ] = None,

@@ -44,7 +44,6 @@ def reproduce(
         list[str] | None,
         typer.Argument(
             metavar="[SUITE|PAPER]...",
-            show_default=False,
             autocompletion=completion(_names),
             help="fliu/table1, or all of a paper: fliu. None: all five papers; without --scale a plan of 15 minutes.",
         ),

@@ -23,7 +23,6 @@ WORTH_RAY = 60.0  # seconds of all repetitions from which they run side by side;
 PAGE = "http://127.0.0.1:5000"  # where pfl-ops ui serves it unless told otherwise
 ALGORITHM = typer.Argument(
     metavar="ALGORITHM",
-    show_default=False,
     autocompletion=completion(names_of("algorithms")),
     help="The method: pfl-ops list algorithms. It may stand in --config instead.",
 )

@@ -166,7 +166,7 @@ def _estimated(
 
 
 def replay(
-    file: Annotated[Path, typer.Argument(metavar="FILE.parquet", show_default=False, help="A table of `tabulate`.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE.parquet", help="A table of `tabulate`.")],
     *,
     studies: Annotated[int, _replay("Studies of each method in each environment.", "30", "INT")] = 30,
     trials: Annotated[int, _replay("Trials of a search.", "20", "INT")] = 20,

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 PANEL = "Tuning"
 METHODS = typer.Argument(
     metavar="ALGORITHM[,...]",
-    show_default=False,
     autocompletion=completion_of_several(names_of("algorithms")),
     help="The method, or several to compare: pfl-ops list algorithms. One may stand in --config instead.",
 )

@@ -3,6 +3,7 @@
 from pfl_ops.papers.provenance import STANDARD_SCALING, Departure, Sources, assumed, assumed_of, stated
 
 LOST = "the text at hand has lost it"
+OTHERS = {"algorithm.name": ["drfa", "scaffold", "scaff_pd"]}
 DEFAULT = "never mentioned: this package's default"
 
 SOURCES: Sources = (
@@ -24,7 +25,7 @@ SOURCES: Sources = (
     *assumed("images are scaled to 112 x 112 for ResNet-18: not stated", "model.size"),
     *assumed("trained weights start from PyTorch's default rules and the seed: not stated", "model.weights"),
     # methods
-    *assumed(DEFAULT, "algorithm.*", when={"algorithm.name": ["drfa", "scaffold", "scaff_pd"]}),
+    *assumed(DEFAULT, "algorithm.*", when=OTHERS),
     *stated("Sec. 4.1.1", {"algorithm.name": ["drdm", "scaffold", "scaff_pd", "fedavg"]}),
     *stated("rows of Tables 1 to 6", {"algorithm.name": "drfa"}, "its entry in Sec. 4.1.1 is lost"),
     *assumed_of("drdm", "DRDM's pull, 1: never mentioned. With the robust server term, 0.1 makes the model swing",
@@ -42,8 +43,7 @@ SOURCES: Sources = (
     *assumed(f"50: {LOST}", "training.batch_size"),
     *stated("Eq. 5 of DRDM; Sec. 4.1.1 of FedAvg", {"training.optimiser": "sgd"},
             when={"algorithm.name": ["drdm", "fedavg"]}),
-    *assumed("plain SGD, as DRDM's Eq. 5: not stated of this method", "training.optimiser",
-             when={"algorithm.name": ["drfa", "scaffold", "scaff_pd"]}),
+    *assumed("plain SGD, as DRDM's Eq. 5: not stated of this method", "training.optimiser", when=OTHERS),
     *assumed("never mentioned; one for all methods of a data set", "training.lr"),
     *assumed("none: never mentioned", "training.lr_decay"),
     *assumed("0: never mentioned", "training.momentum", "training.weight_decay"),

@@ -6,6 +6,7 @@ CODE = "not stated: the published code's"
 DEFAULT = "not stated: this package's default"
 OWN_PAPER = "not stated: its own paper's"
 SEVERAL = "5: not stated; a paired test over seeds needs several"
+FEDAS = {"algorithm.name": "fedas"}
 METHODS = [
     "fedavg_ft", "fedprox_ft", "fedper", "ditto", "lg_fedavg", "fedbabu", "fedproto", "fedala", "fedpac", "fedas",
 ]  # fmt: skip
@@ -40,30 +41,28 @@ SOURCES: Sources = (
     *assumed(OWN_PAPER, "algorithm.lam", when={"algorithm.name": ["ditto", "fedproto", "fedpac"]}),
     *assumed_of("fedala", OWN_PAPER, "share"),
     *assumed_of("fedpac", OWN_PAPER, "head_lr"),
-    *stated("Algorithm 1, Sec. 3.2", {"algorithm.align": "receipt"}, when={"algorithm.name": "fedas"}),
-    *stated("rows of Table 4", {"algorithm.align": "off", "algorithm.synchronize": False},
-            when={"algorithm.name": "fedas"}),
+    *stated("Algorithm 1, Sec. 3.2", {"algorithm.align": "receipt"}, when=FEDAS),
+    *stated("rows of Table 4", {"algorithm.align": "off", "algorithm.synchronize": False}, when=FEDAS),
     *stated("Sec. 3.4, Fig. 4b", {"algorithm.align": ["parallel", "global"]},
             "their details are not stated: a loss term of weight 1 beside training; class means of all others"),
     *assumed_of("fedas", "the published code's rate; its loss is the mean over samples and features", "align_lr"),
     departed("algorithm.align_rule", "one step of rate 1 on the squared distance of all features", "Eq. 3, 4",
              "one pass of minibatches on the mean, as in the published code; the letter's step grows with n_k",
-             when={"algorithm.name": "fedas"}),
-    *stated("Sec. 3.3", {"algorithm.synchronize": True}, when={"algorithm.name": "fedas"}),
+             when=FEDAS),
+    *stated("Sec. 3.3", {"algorithm.synchronize": True}, when=FEDAS),
     departed("algorithm.fisher", "the square of the gradient of the whole data", "Eq. 5, 6",
              "the mean over samples of squared gradients; by the letter α grows with n_k²",
-             when={"algorithm.name": "fedas", "algorithm.fisher": "sample"}),
-    *stated("Eq. 5, 6", {"algorithm.fisher": "dataset"}, when={"algorithm.name": "fedas"}),
+             when={**FEDAS, "algorithm.fisher": "sample"}),
+    *stated("Eq. 5, 6", {"algorithm.fisher": "dataset"}, when=FEDAS),
     *assumed("the published code's sum over batches", "algorithm.fisher", when={"algorithm.fisher": "batch"}),
     *stated("Eq. 7; Sec. 4.3 for softmax and min-max", {"algorithm.normalise": ["proportional", "softmax", "min_max"]},
-            "min-max is divided by its sum, which the paper's formula is not", when={"algorithm.name": "fedas"}),
+            "min-max is divided by its sum, which the paper's formula is not", when=FEDAS),
     departed("algorithm.shrink", "the weights α' are divided by m once more", "Eq. 8",
              "they already sum to 1: by the letter Θ moves by 1/m of the mean change",
-             when={"algorithm.name": "fedas", "algorithm.shrink": False}),
-    *stated("Eq. 8", {"algorithm.shrink": True}, when={"algorithm.name": "fedas"}),
-    *stated("Sec. 3.1", {"algorithm.split": "head"}, when={"algorithm.name": "fedas"}),
-    *stated("Sec. 4.3", {"algorithm.split": "channels"}, "features are those of the whole model, Sec. 3.2",
-            when={"algorithm.name": "fedas"}),
+             when={**FEDAS, "algorithm.shrink": False}),
+    *stated("Eq. 8", {"algorithm.shrink": True}, when=FEDAS),
+    *stated("Sec. 3.1", {"algorithm.split": "head"}, when=FEDAS),
+    *stated("Sec. 4.3", {"algorithm.split": "channels"}, "features are those of the whole model, Sec. 3.2", when=FEDAS),
     # training
     *stated("Sec. 4.1",
             {"training.rounds": 40, "training.local_epochs": 5, "training.batch_size": 16, "training.optimiser": "sgd",
@@ -72,7 +71,7 @@ SOURCES: Sources = (
              "no rule is given, and 1e-3 can be no factor on a round's rate: no decay"),
     *assumed("0: not stated", "training.momentum", "training.weight_decay"),
     *assumed("cross entropy, FedAS' (Algorithm 1): not stated of the other methods", "training.loss"),
-    *stated("Algorithm 1", {"training.loss": "cross_entropy"}, when={"algorithm.name": "fedas"}),
+    *stated("Algorithm 1", {"training.loss": "cross_entropy"}, when=FEDAS),
     *assumed("single precision: not stated", "training.precision"),
     # participation
     *assumed("P 0.6, as in Fig. 5: not stated of this exhibit", "participation.share"),
