@@ -350,10 +350,11 @@ def _default(repetitions: int | None, data_dir: str | None) -> "list[Reproductio
 
     made = []
     for call in DEFAULT_PLAN:
-        first = call[0]
-        chosen = [pair for one in call for pair in _chosen([one.suite], first.scale, one.only or None, True)]
-        n = repetitions or first.repetitions
-        made.append(tuning.plan(chosen, first.scale, repetitions=n, data_dir=data_dir, changes=first.changes))
+        chosen = [
+            one for suite, only in call.suites.items() for one in _chosen([suite], call.scale, only or None, True)
+        ]
+        n = repetitions or call.repetitions
+        made.append(tuning.plan(chosen, call.scale, repetitions=n, data_dir=data_dir, changes=call.changes))
     return made
 
 

@@ -13,32 +13,27 @@ from pfl_ops.papers.suite import ScaleName
 
 
 @dataclass(frozen=True)
-class PlannedSuite:
-    """A suite, or some of its cells, at a scale.
+class PlannedCall:
+    """Suites, or some of their cells, at one scale.
 
     Attributes:
-        suite, scale: names. only: pattern of cells; "": all. repetitions: n; None: the scale's.
+        scale: its name. suites: name -> pattern of cells; "": all. repetitions: n.
         changes: {path: value} that differ from the scale, as `--set` has them.
     """
 
-    suite: str
     scale: ScaleName
-    only: str = ""
-    repetitions: int | None = None
+    suites: Mapping[str, str]
+    repetitions: int
     changes: Mapping[str, Any] = field(default_factory=dict)
 
 
-FIRST_ROUNDS = {"training.rounds": 10}
 COLUMN = "path/{fedavg,fliu}"
 
-DEFAULT_PLAN: Sequence[Sequence[PlannedSuite]] = (
-    (PlannedSuite("drdm/table3", "full", repetitions=4), PlannedSuite("drdm/fig5", "full", repetitions=4)),
-    (
-        PlannedSuite("fliu/table1", "medium", COLUMN, 1, FIRST_ROUNDS),
-        PlannedSuite("fliu/fig5", "medium", COLUMN, 1, FIRST_ROUNDS),
-    ),
+DEFAULT_PLAN: Sequence[PlannedCall] = (
+    PlannedCall("full", {"drdm/table3": "", "drdm/fig5": ""}, 4),
+    PlannedCall("medium", {"fliu/table1": COLUMN, "fliu/fig5": COLUMN}, 1, {"training.rounds": 10}),
 )
-"""One call after the other; all selections of a call have one scale, one n and the same changes."""
+"""One call after the other."""
 
 KEPT = Path(__file__).parents[2] / "docs" / "results"
 """The results that come with the sources; an installed package has none."""

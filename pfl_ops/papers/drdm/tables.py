@@ -55,9 +55,10 @@ HEAD = ("Fashion-MNIST, last layer of a ResNet-18", setting.FASHION, setting.SMA
 
 def _table(number: int, network: str, data: Changes, small: Scale, claims: tuple[Claim, ...], *damage: str) -> Suite:
     """Table 1 to 6: an odd one varies the class skew at equal sizes, the even one behind it the size skew."""
+    lost: tuple[str, ...] = ()
     if number % 2:
         axis, skew = "class_skew", class_skew(0.1, 0.3, 0.5, 0.7, *[0.9] * (number == 5))
-        title, lost = f"{network}: class skew at equal sizes", ()
+        title = f"{network}: class skew at equal sizes"
     else:
         axis, skew = "size_skew", size_skew(0.3, 0.5, 0.7)
         title, lost = f"{network}: size skew on a fixed class skew", ("The value of the fixed class skew is lost.",)
