@@ -8,14 +8,12 @@ from rich.table import Table
 
 from pfl_ops.cli.output import print_whole, say
 from pfl_ops.comparison import Line
-from pfl_ops.display.tables import chance
 from pfl_ops.metric_keys import is_neutral
 from pfl_ops.reports.comparison import compared
 from pfl_ops.reports.comparison.compared import size_of
 from pfl_ops.reports.comparison.compared_notes import best_notes, p_notes, scored_notes
 from pfl_ops.reports.comparison.comparison_data import TEST_DESCRIPTIONS, ComparisonData, Group
-from pfl_ops.reports.numbers import HEADINGS, mean_mebibytes, order_text, rounds_text, spread, target_title, title_of
-from pfl_ops.units import difference_title
+from pfl_ops.reports.numbers import HEADINGS, order_text, title_of
 
 WIDEST_NAME, NARROW_NAMES = 44, (24, 16, 10)  # columns of a line's name; a longer one is broken
 LESS = ("train seconds", "received MiB", "sent MiB", "best round", "best", "last", "worst client %")
@@ -121,9 +119,8 @@ def _width(console: Console, table: Table) -> int:
 
 def _columns(c: ComparisonData, group: Group) -> list[str]:
     """Headings from the left."""
-    target = [] if c.target is None else [target_title(c.target_metric, c.target)]
-    first = ["setting", "n", "stage", *compared.shown_metrics(group), difference_title(group.metric), "p"]
-    return [*first, *compared.other_rounds(c, group), *target, *compared.TRAFFIC, compared.SECONDS]
+    results, costs = compared.headings(c, group)
+    return ["setting", *results, *costs]
 
 
 def _table(c: ComparisonData, group: Group, dropped: list[str], name_width: int = WIDEST_NAME) -> Table:
@@ -167,16 +164,8 @@ def _broken(settings: str, width: int) -> str:
 
 def _rows(c: ComparisonData, group: Group, line: Line, name_width: int) -> Iterator[dict[str, str]]:
     """The cells of a line by heading: first in its own stage, then in the others."""
-    first = {name: compared.text_of(line, metric, c.at) for name, metric in compared.shown_metrics(group).items()}
-    first |= {"setting": escape(line.label), "n": str(len(line.runs)), "stage": line.stage}
-    first |= {difference_title(group.metric): compared.ahead(c, group, line)}
-    first |= {"p": chance(line.difference.p) if line.difference else ""}
-    for name, (metric, at) in compared.other_rounds(c, group).items():
-        first[name] = compared.text_of(line, metric, at)
-    if c.target is not None:
-        first[target_title(c.target_metric, c.target)] = rounds_text(line.rounds_to(c.target, c.target_metric))
-    first |= {name: mean_mebibytes(line.cost(cost)) for name, cost in compared.TRAFFIC.items()}
-    first[compared.SECONDS] = spread(line.cost("cost/train_seconds"), 1)
+    first = {name: cell.text for name, cell in compared.cells(c, group, line).items()}
+    first |= {"setting": escape(line.label)} | ({} if line.difference else {"p": ""})
     yield first
     others = [stage for stage in line.stages if stage != line.stage] if len(group.lines) <= FEW_LINES else []
     for i, stage in enumerate(others or [""] * bool(line.settings)):

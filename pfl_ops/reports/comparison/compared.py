@@ -245,26 +245,52 @@ def reading(c: ComparisonData) -> tuple[str, ...]:
     )
 
 
+def headings(c: ComparisonData, group: Group) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the columns behind the settings: those of the results, and those of rounds and costs."""
+    target = [] if c.target is None else [numbers.target_title(c.target_metric, c.target)]
+    results = ("n", "stage", *shown_metrics(group), difference_title(group.metric), "p")
+    return results, (*other_rounds(c, group), *target, *TRAFFIC, SECONDS)
+
+
+def cells(c: ComparisonData, group: Group, line: Line) -> dict[str, TableCell]:
+    """Return the cell of a line in each column of `headings`."""
+    found = {"n": TableCell(str(len(line.runs)), len(line.runs)), "stage": TableCell(line.stage)}
+    found |= {name: _entry(line, metric, c.at) for name, metric in shown_metrics(group).items()}
+    found[difference_title(group.metric)], found["p"] = _tested(c, group, line)
+    found |= {name: _entry(line, metric, at) for name, (metric, at) in other_rounds(c, group).items()}
+    if c.target is not None:
+        reached = line.rounds_to(c.target, c.target_metric)
+        there = [r for r in reached.values() if r is not None]
+        mean = mean_std(there)[0] if there else None
+        found[numbers.target_title(c.target_metric, c.target)] = TableCell(numbers.rounds_text(reached), mean)
+    for name, cost in TRAFFIC.items():
+        values = line.cost(cost)
+        mean = mean_std(values.values())[0] / MIB if values else None
+        found[name] = TableCell(numbers.mean_mebibytes(values), mean)
+    seconds = line.cost("cost/train_seconds")
+    found[SECONDS] = TableCell(numbers.spread(seconds, 1), mean_std(seconds.values())[0] if seconds else None)
+    return found
+
+
 def results(c: ComparisonData, group: Group, notes: tuple[str, ...] = ()) -> Table:
     """Return the main table: accuracies in the stage where each method is judged, and differences to the best."""
-    views = shown_metrics(group)
-    best = {metric: highest(c, group, metric) for metric in views.values()}
+    heads = headings(c, group)[0]
+    best = {name: highest(c, group, metric) for name, metric in shown_metrics(group).items()}
     rows = []
     for line in group.lines:
+        found = cells(c, group, line)
+        for name in best:
+            mark: Mark = "best" if line in best[name] else "muted" if line.unfinished else ""
+            found[name] = found[name] if found[name].mark == "missing" else replace(found[name], mark=mark)
         title = TableCell(line.label, below=tuple(filter(None, line.settings.split(", "))))
-        entries = [title, TableCell(str(len(line.runs)), len(line.runs)), TableCell(line.stage)]
-        for metric in views.values():
-            marked: Mark = "best" if line in best[metric] else "muted" if line.unfinished else ""
-            entries.append(_entry(line, metric, c.at, marked))
-        rows.append(Row((*entries, *_tested(c, group, line))))
-    heads = ("setting", "n", "stage", *views, difference_title(group.metric), "p")
+        rows.append(Row((title, *(found[head] for head in heads))))
     at_round = "at the last round" if c.at == "final" else "at each run's best round"
     caption = f"{group.title}: {group.size}, {at_round}, ordered {order_text(group.metric)}."
     table = summary(c)
     data = table[table["group"] == group.title]
     told = (*scored_notes(group), *p_notes(c, group), *(best_notes(c, group) if c.at == "best" else ()))
-    of_group = tuple(map(sentence, told))
-    return Table.of(_name(c, group, "results"), caption, heads, rows, (*notes, *of_group), data)
+    all_notes = (*notes, *map(sentence, told))
+    return Table.of(_name(c, group, "results"), caption, ("setting", *heads), rows, all_notes, data)
 
 
 def _tested(c: ComparisonData, group: Group, line: Line) -> tuple[TableCell, TableCell]:
@@ -294,28 +320,12 @@ def stages(c: ComparisonData, group: Group) -> Table:
 
 def costs(c: ComparisonData, group: Group, notes: tuple[str, ...] = ()) -> Table:
     """Return rounds and costs."""
-    others = other_rounds(c, group)
-    target = [] if c.target is None else [numbers.target_title(c.target_metric, c.target)]
-    rows = []
-    for line in group.lines:
-        entries = [TableCell(line.label)]
-        for metric, at in others.values():
-            entries.append(_entry(line, metric, at))
-        if c.target is not None:
-            reached = line.rounds_to(c.target, c.target_metric)
-            there = [r for r in reached.values() if r is not None]
-            entries.append(TableCell(numbers.rounds_text(reached), mean_std(there)[0] if there else None))
-        for cost in TRAFFIC.values():
-            values = line.cost(cost)
-            entries.append(
-                TableCell(numbers.mean_mebibytes(values), mean_std(values.values())[0] / MIB if values else None)
-            )
-        seconds = line.cost("cost/train_seconds")
-        entries.append(TableCell(numbers.spread(seconds, 1), mean_std(seconds.values())[0] if seconds else None))
-        rows.append(Row(tuple(entries)))
+    heads = headings(c, group)[1]
+    each = ((line, cells(c, group, line)) for line in group.lines)
+    rows = [Row((TableCell(line.label), *(found[head] for head in heads))) for line, found in each]
     of_group = tuple(map(sentence, best_notes(c, group))) if c.at == "final" else ()
-    heads = ("setting", *others, *target, *TRAFFIC, SECONDS)
-    return Table.of(_name(c, group, "costs"), f"{group.title}: rounds and cost.", heads, rows, (*notes, *of_group))
+    caption = f"{group.title}: rounds and cost."
+    return Table.of(_name(c, group, "costs"), caption, ("setting", *heads), rows, (*notes, *of_group))
 
 
 def run_table(c: ComparisonData) -> Table:
@@ -360,14 +370,14 @@ def _in_words(c: ComparisonData, group: Group, cell: TableCell) -> TableCell:
     return replace(cell, text=f"{title_of(group.metric)} {cell.text}") if named else cell
 
 
-def _entry(line: Line, metric: str, at: At, mark: Mark = "", seed: int | None = None) -> TableCell:
+def _entry(line: Line, metric: str, at: At, seed: int | None = None) -> TableCell:
     """A metric of a line, or of one of its runs."""
     values = {s: v for s, v in line.values(metric, at).items() if seed in (None, s)}
     if not values:
         return TableCell("–", mark="missing")
     of = _of_runs(line, values) if seed is None else ""
     mean = mean_std(numbers.in_unit(values, metric).values())[0]
-    return TableCell(_spread(values, metric) + of, mean, mark=mark)
+    return TableCell(_spread(values, metric) + of, mean)
 
 
 def highest(c: ComparisonData, group: Group, metric: str) -> tuple[Line, ...]:
