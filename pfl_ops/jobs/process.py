@@ -11,20 +11,8 @@ from ray import tune
 
 from pfl_ops.errors import ended_by_signal, nearest
 from pfl_ops.federation.state.checkpoint import Record
-from pfl_ops.jobs import plugins
+from pfl_ops.jobs import plugins, report
 from pfl_ops.jobs.job import Payload, SharedPaths
-from pfl_ops.jobs.report import (
-    ERRORS,
-    FAILURE,
-    LOSSES,
-    RECORDS,
-    ROUND,
-    SAMPLES,
-    SENT_BYTES,
-    Failure,
-    ObjectiveMissing,
-    failing_as_text,
-)
 from pfl_ops.jobs.work import Work
 from pfl_ops.metric_keys import error_key, summands
 from pfl_ops.probe.memory import keep_within
@@ -46,13 +34,13 @@ class JobProcess(tune.Trainable):
         assert place is not None and work is not None
         self.place, self.work = place, work
         self.records: Iterator[Record] = iter(())
-        with failing_as_text():
+        with report.failing_as_text():
             plugins.load(place.plugins)
             self._take(config)
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
         """Take another job in the same process: nothing of the last one stays."""
-        with failing_as_text():
+        with report.failing_as_text():
             self.cleanup()
             if self.failed:
                 gc.collect()  # an error's traceback may hold models in a cycle
@@ -78,7 +66,7 @@ class JobProcess(tune.Trainable):
         if self.idle_since is not None:
             shortest, longest = PAUSES
             time.sleep(min(longest, max(shortest, (time.monotonic() - self.idle_since) / 10)))
-            return {ROUND: 0, "done": False}
+            return {report.ROUND: 0, "done": False}
         since: list[Record] = []
         try:
             return self._step(since)
@@ -87,10 +75,9 @@ class JobProcess(tune.Trainable):
                 raise
             self.failed = True
             values = dict.fromkeys(self.payload.metrics, math.nan)
-            account = "".join(traceback.format_exception(error)) + str(Failure.of(error))
+            account = "".join(traceback.format_exception(error)) + str(report.Failure.of(error))
             self._count(getattr(error, "cost", {}))  # of a round that diverged, which has no record
-            spent = {SAMPLES: self.samples, SENT_BYTES: self.sent_bytes}
-            return {ROUND: self.round, **values, **spent, RECORDS: since, FAILURE: account, "done": True}
+            return {**values, report.FAILURE: account, **self._so_far(since), "done": True}
 
     def _step(self, since: list[Record]) -> dict[str, Any]:
         metrics, begun = self.payload.metrics, time.monotonic()
@@ -104,19 +91,21 @@ class JobProcess(tune.Trainable):
             if not (last or metrics) and time.monotonic() - begun < SECONDS:
                 continue
             if all(metric in record.metrics for metric in metrics):
-                values = {metric: float(record.metrics[metric]) for metric in metrics}
                 if last:
                     self.cleanup(to_the_end=True)
-                over = last or not all(map(math.isfinite, values.values()))
-                parts = [part for metric in metrics for part in summands(metric) if part in record.metrics]
-                values |= {part: float(record.metrics[part]) for part in parts}
-                sampled = {metric: error_key(metric) for metric in metrics}
-                errors = {m: float(record.metrics[key]) for m, key in sampled.items() if key in record.metrics}
-                spent = {SAMPLES: self.samples, SENT_BYTES: self.sent_bytes}
-                told = {ROUND: record.round, **values, LOSSES: self.losses, ERRORS: errors, **spent}
-                return {**told, RECORDS: since, "done": over}
+                over = last or not all(math.isfinite(record.metrics[metric]) for metric in metrics)
+                keys = [key for metric in metrics for key in (metric, *summands(metric)) if key in record.metrics]
+                values = {key: float(record.metrics[key]) for key in keys}
+                errors = {m: float(record.metrics[key]) for m in metrics if (key := error_key(m)) in record.metrics}
+                told = {report.LOSSES: self.losses, report.ERRORS: errors, "done": over}
+                return {**values, **told, **self._so_far(since)}
             self._expect(record)
         raise RuntimeError(f"the simulation ended after round {self.round}")
+
+    def _so_far(self, since: list[Record]) -> dict[str, Any]:
+        """What every report holds; `since`: records since the last one."""
+        spent = {report.SAMPLES: self.samples, report.SENT_BYTES: self.sent_bytes}
+        return {report.ROUND: self.round, report.RECORDS: since, **spent}
 
     def _count(self, metrics: Mapping[str, float]) -> None:
         """Add the cost of a round."""
@@ -131,7 +120,7 @@ class JobProcess(tune.Trainable):
             if self._is_of_cohort(missing):
                 if not last:
                     return
-                raise ObjectiveMissing(
+                raise report.ObjectiveMissing(
                     f"'{missing}' has no value in round {record.round}: L2 is that of the round's cohort, of which no "
                     "client with validation samples is scored, or the method has no L2; score more clients "
                     "(evaluation.clients, by default 200), let more take part (--participation), or take another "
@@ -140,9 +129,9 @@ class JobProcess(tune.Trainable):
             lacking = f"'{missing}' is not measured in this experiment (round {record.round} has no such value)"
             why = self._no_stage(missing, record)
             if why:
-                raise ObjectiveMissing(f"{lacking}: {why}; mend the method, or take a metric of another stage")
+                raise report.ObjectiveMissing(f"{lacking}: {why}; mend the method, or take a metric of another stage")
             close = nearest(missing, record.metrics)
-            raise ObjectiveMissing(lacking + (f"; did you mean '{close}'?" if close else ""))
+            raise report.ObjectiveMissing(lacking + (f"; did you mean '{close}'?" if close else ""))
 
     def _no_stage(self, metric: str, record: Record) -> str:
         """Return why a round has no score of a metric's stage; "": it has one, or the stage was not asked for."""

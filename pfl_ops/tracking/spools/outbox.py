@@ -10,21 +10,9 @@ from filelock import FileLock, Timeout
 
 from pfl_ops.errors import PflOpsError
 from pfl_ops.tracking.home import WorkFolder
-from pfl_ops.tracking.spools import staged
+from pfl_ops.tracking.spools import spool_folder, staged
 from pfl_ops.tracking.spools.journal import DamagedJournal, Header, identity_key, key
 from pfl_ops.tracking.spools.spool import RunLocked, Spool
-from pfl_ops.tracking.spools.spool_folder import (
-    ASIDE,
-    DELIVERED,
-    JOURNAL,
-    LOCK,
-    is_plain,
-    is_regular,
-    read_header,
-    remove,
-    roots_lock,
-    set_aside,
-)
 
 log = logging.getLogger("pfl_ops.tracking")
 
@@ -42,7 +30,7 @@ def adopt(root: Path, target: str, known: Collection[str]) -> Iterator[Spool]:
         known: names of folders that this process has open.
     """
     for folder in sorted(root.iterdir()):
-        if folder.name in known or folder.name.startswith((".", ASIDE)):
+        if folder.name in known or folder.name.startswith((".", spool_folder.ASIDE)):
             continue
         try:
             spool = _adopted(root, folder, target)
@@ -58,18 +46,18 @@ def adopt(root: Path, target: str, known: Collection[str]) -> Iterator[Spool]:
 def _adopted(root: Path, folder: Path, target: str) -> Spool | None:
     if not folder.is_symlink() and not folder.is_dir():
         return None
-    reason = "" if is_plain(folder) else "it, or a file in it, is a symbolic link or of another kind"
+    reason = "" if spool_folder.is_plain(folder) else "it, or a file in it, is a symbolic link or of another kind"
     try:
-        header = None if reason else read_header(folder)
+        header = None if reason else spool_folder.read_header(folder)
     except DamagedJournal as damage:
         header, reason = None, str(damage)
     if header is None:
-        with roots_lock(root):
+        with spool_folder.roots_lock(root):
             _clear_away(folder, reason)
         return None
     if header["target"] != target:
         return None
-    modified = (folder / JOURNAL).stat().st_mtime
+    modified = (folder / spool_folder.JOURNAL).stat().st_mtime
     spool = Spool(root, header)
     if spool.last_op != "finish":
         try:
@@ -87,15 +75,15 @@ def _clear_away(folder: Path, reason: str) -> None:
     Args:
         reason: why it can't be used; "": it has no header.
     """
-    if not reason and ((folder / JOURNAL).exists() or not KEY.fullmatch(folder.name)):
+    if not reason and ((folder / spool_folder.JOURNAL).exists() or not KEY.fullmatch(folder.name)):
         return
     with unused(folder):
-        if not reason and staged.are_there(folder) and not (folder / DELIVERED).exists():
+        if not reason and staged.are_there(folder) and not (folder / spool_folder.DELIVERED).exists():
             reason = "its journal is missing"
         if reason:
-            set_aside(folder, reason)
+            spool_folder.set_aside(folder, reason)
         else:
-            remove(folder)  # a kill stopped `release`, or the making of the folder
+            spool_folder.remove(folder)  # a kill stopped `release`, or the making of the folder
 
 
 def left_behind(root: Path, target: str) -> str:
@@ -108,14 +96,12 @@ def left_behind(root: Path, target: str) -> str:
     """
     own = WorkFolder(root.parent).database
     found: dict[Path, str] = {}
-    for folder in sorted(root.iterdir()) if root.is_dir() else ():
-        with contextlib.suppress(DamagedJournal, OSError, PflOpsError):
-            header = read_header(folder) if KEY.fullmatch(folder.name) and is_plain(folder) else None
-            place = str(header["target"]) if header else ""
-            elsewhere = place.startswith("sqlite:///") and place not in (target, f"sqlite:///{own}")
-            if elsewhere and place.endswith(f"/{own.name}"):
-                with unused(folder):
-                    found[folder] = place
+    for folder, header in _readable(root):
+        place = str(header["target"])
+        elsewhere = place.startswith("sqlite:///") and place not in (target, f"sqlite:///{own}")
+        if elsewhere and place.endswith(f"/{own.name}"):
+            with contextlib.suppress(OSError, PflOpsError), unused(folder):
+                found[folder] = place
     if not found:
         return ""
     runs = f"a run wait in {next(iter(found))}" if len(found) == 1 else f"{len(found)} runs wait in {root}"
@@ -148,12 +134,16 @@ def check_idle(root: Path, header: Header, known: Mapping[str, Spool]) -> None:
 
 
 def _same_run(root: Path, header: Header) -> Iterator[Header]:
-    for folder in root.iterdir():
-        if KEY.fullmatch(folder.name) and is_plain(folder) and folder.is_dir():
-            with contextlib.suppress(DamagedJournal, OSError):
-                other = read_header(folder)
-                if other is not None and identity_key(other) == identity_key(header):
-                    yield other
+    return (other for _, other in _readable(root) if identity_key(other) == identity_key(header))
+
+
+def _readable(root: Path) -> Iterator[tuple[Path, Header]]:
+    """Spool folders, each with its header; those whose header can't be read are left out."""
+    for folder in sorted(root.iterdir()) if root.is_dir() else ():
+        with contextlib.suppress(DamagedJournal, OSError):
+            is_spool = KEY.fullmatch(folder.name) and folder.is_dir() and spool_folder.is_plain(folder)
+            if is_spool and (header := spool_folder.read_header(folder)):
+                yield folder, header
 
 
 @contextlib.contextmanager
@@ -163,8 +153,8 @@ def unused(folder: Path) -> Iterator[None]:
     Raises:
         RunLocked: another process has it.
     """
-    lock = FileLock(folder / LOCK, timeout=0, thread_local=False)
-    if folder.is_symlink() or not is_regular(folder / LOCK):
+    lock = FileLock(folder / spool_folder.LOCK, timeout=0, thread_local=False)
+    if folder.is_symlink() or not spool_folder.is_regular(folder / spool_folder.LOCK):
         yield
         return
     try:

@@ -39,21 +39,8 @@ from filelock import FileLock, Timeout
 
 from pfl_ops.errors import PflOpsError, count
 from pfl_ops.files import ends_whole, sync, write_whole
-from pfl_ops.tracking.spools import staged
+from pfl_ops.tracking.spools import spool_folder, staged
 from pfl_ops.tracking.spools.journal import DamagedJournal, Header, JournalEntry, decode, digest, encode, key
-from pfl_ops.tracking.spools.spool_folder import (
-    DELIVERED,
-    JOURNAL,
-    LOCK,
-    OWNER,
-    REFUSED,
-    SENT,
-    is_plain,
-    read_header,
-    remove,
-    roots_lock,
-    set_aside,
-)
 
 AFTER = "after "  # marks the place of lines that are missing
 
@@ -98,11 +85,11 @@ class Spool:
         self.closed = False  # nothing more will be written
         self._mutex = threading.Lock()
         try:
-            with roots_lock(root):
+            with spool_folder.roots_lock(root):
                 try:
                     self._open(header)
                 except DamagedJournal as damage:
-                    set_aside(self.folder, str(damage))
+                    spool_folder.set_aside(self.folder, str(damage))
                     self._open(header)
         except OSError as error:
             raise _cannot_write(self.folder, error) from error
@@ -111,12 +98,12 @@ class Spool:
 
     def _acquire(self, header: Header) -> FileLock:
         if self.folder.is_symlink() or (self.folder.exists() and not self.folder.is_dir()):
-            set_aside(self.folder, "it is no folder")
+            spool_folder.set_aside(self.folder, "it is no folder")
         self.folder.mkdir(parents=True, exist_ok=True)
-        if not is_plain(self.folder):
-            set_aside(self.folder, "a file in it is a symbolic link or of another kind")
+        if not spool_folder.is_plain(self.folder):
+            spool_folder.set_aside(self.folder, "a file in it is a symbolic link or of another kind")
             self.folder.mkdir()
-        lock = FileLock(self.folder / LOCK, timeout=0, thread_local=False)
+        lock = FileLock(self.folder / spool_folder.LOCK, timeout=0, thread_local=False)
         try:
             lock.acquire()
         except Timeout:
@@ -129,9 +116,9 @@ class Spool:
     def _open(self, header: Header) -> None:
         self._lock = self._acquire(header)
         try:
-            (self.folder / OWNER).write_text(str(os.getpid()))
-            found = read_header(self.folder)
-            self._journal = (self.folder / JOURNAL).open("ab", buffering=0)
+            (self.folder / spool_folder.OWNER).write_text(str(os.getpid()))
+            found = spool_folder.read_header(self.folder)
+            self._journal = (self.folder / spool_folder.JOURNAL).open("ab", buffering=0)
             try:
                 self._read(found or self._begin(header))
             except BaseException:
@@ -143,7 +130,7 @@ class Spool:
 
     def _begin(self, header: Header) -> Header:
         """Write the header of a new journal."""
-        (self.folder / DELIVERED).unlink(missing_ok=True)
+        (self.folder / spool_folder.DELIVERED).unlink(missing_ok=True)
         self._journal.truncate(0)
         self._size = self._number = 0
         self._torn = False
@@ -178,7 +165,7 @@ class Spool:
 
     def _read_lines(self) -> list[bytes]:
         """All whole lines; an unfinished last one is cut off."""
-        data = (self.folder / JOURNAL).read_bytes()
+        data = (self.folder / spool_folder.JOURNAL).read_bytes()
         self._size = data.rfind(b"\n") + 1
         if self._size < len(data):
             self._journal.truncate(self._size)
@@ -188,7 +175,7 @@ class Spool:
         """The end of the last line that is known to be delivered; the header's end if that is not known."""
         start = len(self._first)
         try:
-            text, _, mark = (self.folder / SENT).read_text().partition(" ")
+            text, _, mark = (self.folder / spool_folder.SENT).read_text().partition(" ")
             number = int(text) if len(text) <= 18 else -1
         except (OSError, ValueError):
             return start
@@ -217,7 +204,7 @@ class Spool:
         """Count what this journal has lost already."""
         self._refused: dict[str, tuple[int, bool]] = {}  # place -> end, damaged
         with contextlib.suppress(OSError):
-            for line in _split((self.folder / REFUSED).read_bytes()):
+            for line in _split((self.folder / spool_folder.REFUSED).read_bytes()):
                 with contextlib.suppress(ValueError, RecursionError):
                     found = json.loads(line)
                     if isinstance(found, dict) and found.get("journal") == self.header["start"]:
@@ -271,7 +258,7 @@ class Spool:
 
     def entries(self) -> Iterator[tuple[int, JournalEntry | Damage | Repetition]]:
         """The entries that are yet to be delivered: (bytes of the journal up to the entry's end, the entry)."""
-        with (self.folder / JOURNAL).open("rb") as file:
+        with (self.folder / spool_folder.JOURNAL).open("rb") as file:
             last = self._last_sent(file)
             while (line := file.readline()).endswith(b"\n"):
                 end = file.tell()
@@ -329,7 +316,7 @@ class Spool:
             return
         self._saved = now
         if self._sent in self._marks:
-            write_whole(self.folder / SENT, f"{self._sent} {self._marks[self._sent]}")
+            write_whole(self.folder / spool_folder.SENT, f"{self._sent} {self._marks[self._sent]}")
             self._marks = {end: mark for end, mark in self._marks.items() if end > self._sent}
         while self._delivered:
             staged.remove(self.folder, self._delivered.pop())
@@ -360,7 +347,7 @@ class Spool:
         if new:
             kept = {"line": entry.line} if isinstance(entry, Damage) else entry
             about = {"reason": reason, "damaged": damaged, "journal": self.header["start"], "at": _place(end, entry)}
-            path = self.folder / REFUSED
+            path = self.folder / spool_folder.REFUSED
             with path.open("ab") as file:
                 file.write(b"" if ends_whole(path) else b"\n")
                 file.write(json.dumps({**kept, **about}).encode() + b"\n")
@@ -384,11 +371,11 @@ class Spool:
 
     def release(self) -> None:
         """Let go of the run; if all has been delivered, its folder goes too (or keeps only what was refused)."""
-        with roots_lock(self.root), self._mutex:
+        with spool_folder.roots_lock(self.root), self._mutex:
             self._journal.close()
             try:
                 if self.closed and not self.pending:
-                    remove(self.folder)
+                    spool_folder.remove(self.folder)
             finally:
                 self._lock.release()
 
@@ -410,7 +397,7 @@ def _cannot_write(folder: Path, error: OSError) -> PflOpsError:
 def _owner(folder: Path) -> str:
     """The process that records a run, for messages."""
     try:
-        text = (folder / OWNER).read_text(errors="replace").strip()
+        text = (folder / spool_folder.OWNER).read_text(errors="replace").strip()
     except OSError:
         text = ""
     return f"pid {text}" if text.isascii() and text.isdigit() else "pid unknown"

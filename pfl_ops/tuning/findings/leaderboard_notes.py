@@ -7,16 +7,8 @@ import pandas as pd
 from pfl_ops.comparison import TEST_SEEDS, TESTS, Test
 from pfl_ops.display import tables
 from pfl_ops.errors import by_key, sentence
-from pfl_ops.tuning.findings.leaderboard import (
-    SCORE_KEYS,
-    MethodStudy,
-    choice_changed,
-    compared,
-    differing,
-    restriction_text,
-    same_clients,
-    settings_text,
-)
+from pfl_ops.tuning.findings import leaderboard
+from pfl_ops.tuning.findings.leaderboard import MethodStudy
 from pfl_ops.tuning.findings.study import SAMPLED
 from pfl_ops.units import deviation, with_unit
 
@@ -24,7 +16,7 @@ from pfl_ops.units import deviation, with_unit
 def notes(entries: Sequence[MethodStudy], table: pd.DataFrame) -> tuple[str, ...]:
     """Return the notes that a reader of the leaderboard needs, a sentence or two each."""
     unlike = _unlike(entries, table)
-    changed = [entry.plan.method for entry in entries if choice_changed(entry)]
+    changed = [entry.plan.method for entry in entries if leaderboard.choice_changed(entry)]
     first = str(table["method"][0])
     untested = table["method"] if first in changed else {*unlike, *changed}
     return tuple(
@@ -77,7 +69,7 @@ def _cohorts(entries: Sequence[MethodStudy]) -> str:
     told = f"Validation scores of {', '.join(few)} (L2) are those of the last round's cohort{share}"
     if reasons := list(dict.fromkeys(why for name in few if (why := by_method[name].difference))):
         told += f", not the same clients in all trials ({'; '.join(reasons)})"
-    if not same_clients(entries):
+    if not leaderboard.same_clients(entries):
         told += "; those of other methods are of absent clients too" if len(few) < len(by_method) else ""
         told += ". They are not comparable, and methods have no rank by them"
     return f"{told}. Tests score absent clients too."
@@ -117,7 +109,7 @@ def _seeds(entries: Sequence[MethodStudy], table: pd.DataFrame, untested: Collec
         tie = f"No p value of {', '.join(lost)}: {ends}. {tie}".rstrip()
     if not len(tested):
         return tie
-    lines = {line.label: line for line in compared(entries)}
+    lines = {line.label: line for line in leaderboard.compared(entries)}
     smaller = not entries[0].larger
     worse, better = (
         [str(method) for method in tested["method"] if lines[method].is_behind(smaller=losing)]
@@ -138,7 +130,7 @@ def _seeds(entries: Sequence[MethodStudy], table: pd.DataFrame, untested: Collec
 def _parts(table: pd.DataFrame) -> str:
     """Means over the test runs that have a value, where others have none; methods of which none has a score."""
     rows = [row for row in table.to_dict("records") if row["status"] == "complete"]
-    parts = [part for row in rows for view in ("", *SCORE_KEYS) if (part := tables.part(row, view).strip())]
+    parts = [part for row in rows for view in ("", *leaderboard.SCORE_KEYS) if (part := tables.part(row, view).strip())]
     told = [f"{parts[0]}: the mean over the test runs that have a value."] if parts else []
     none = [row["method"] for row in rows if row["test_runs"] and not row["n"]]
     told += [f"No rank, since no test run has a score: {', '.join(none)}."] if 0 < len(none) < len(rows) else []
@@ -192,7 +184,7 @@ def _unlike(entries: Sequence[MethodStudy], table: pd.DataFrame) -> dict[str, st
     first, *others = (by_method[method] for method in table["method"])
     told = {}
     for other in others:
-        pairs = differing(first, other).items()
+        pairs = leaderboard.differing(first, other).items()
         if pairs:
             words = (f"{path.rpartition('.')[2]} {theirs}, not {mine}" for path, (mine, theirs) in pairs)
             told[other.plan.method] = f"{other.plan.method} has {'; '.join(words)}"
@@ -222,7 +214,7 @@ def _shared(entries: Sequence[MethodStudy]) -> str:
     assert common is not None
     names = ", ".join(key.rpartition(".")[2] for key in common.keys)
     told = f"Searched over the same ranges by all methods: {names}." if names else ""
-    held = [f"{entry.plan.method} ({text})" for entry in shared if (text := restriction_text(entry))]
+    held = [f"{entry.plan.method} ({text})" for entry in shared if (text := leaderboard.restriction_text(entry))]
     told += f" * Restricted by what the method requires: {', '.join(held)}." if held else ""
     few = [
         f"{entry.plan.method} {len(entry.plan.settings.space.first)}"
@@ -248,7 +240,7 @@ def _own_settings(entries: Sequence[MethodStudy]) -> str:
         known = {*space.keys, *entry.plan.settings.restrictions, *experiment.ignored()}
         kept = {p: v for p, v in experiment.algorithm.recommended.items() if p not in known and experiment.get(p) == v}
         if kept:
-            own.append(f"{entry.plan.method} {settings_text(kept)}")
+            own.append(f"{entry.plan.method} {leaderboard.settings_text(kept)}")
     return f"Settings that methods bring along: {'; '.join(own)}." if own else ""
 
 

@@ -23,16 +23,7 @@ from pfl_ops.tuning.studies.objective import Objective
 from pfl_ops.tuning.studies.parts import SCORES, STDS
 from pfl_ops.tuning.studies.samplers import DecimalTPESampler
 from pfl_ops.tuning.studies.settings import RANDOM_START
-from pfl_ops.tuning.studies.study_storage import (
-    DIVERGED,
-    ERROR,
-    NOTE,
-    PARTS,
-    ROUNDS,
-    STANDARD_ERRORS,
-    SUMMANDS,
-    StudyStorage,
-)
+from pfl_ops.tuning.studies.study_storage import StudyStorage
 
 NOTES_EVERY = 1.0
 """Seconds between two notes of a running trial's newest report, at least: six transactions, each of which waits for the
@@ -121,17 +112,18 @@ class Search:
     def _note(self, trial: Trial, report: Mapping[str, Any]) -> None:
         self._waiting.pop(trial.number, None)
         self._noted[trial.number] = time.monotonic()
-        trial.set_user_attr(ROUNDS, int(report[ROUND]))
+        trial.set_user_attr(study_storages.ROUNDS, int(report[ROUND]))
         self.note_cost(trial, report)
         parts = [part for metric in self.objective.metrics for part in summands(metric) if part in report]
-        trial.set_user_attr(SUMMANDS, {part: float(report[part]) for part in parts})
-        for name, key in ((study_storages.STDS, STDS), (STANDARD_ERRORS, ERRORS), (study_storages.SCORES, SCORES)):
+        trial.set_user_attr(study_storages.SUMMANDS, {part: float(report[part]) for part in parts})
+        kept = {study_storages.STDS: STDS, study_storages.STANDARD_ERRORS: ERRORS, study_storages.SCORES: SCORES}
+        for name, key in kept.items():
             if report.get(key):
                 trial.set_user_attr(name, dict(report[key]))
 
     def keep_parts(self, trial: Trial, parts: Sequence[Mapping[str, Any]]) -> None:
         """Record the parts of a trial that have ended; one that is cut short is continued with the others."""
-        trial.set_user_attr(PARTS, list(parts))
+        trial.set_user_attr(study_storages.PARTS, list(parts))
 
     def keep_seconds(self, trial: Trial, seconds: float) -> None:
         """Record the wall time of a trial's run, without the start of its process."""
@@ -149,7 +141,7 @@ class Search:
         if not self._frozen(trial).state.is_finished():
             self._end(trial, report, failure)
         ended = self._frozen(trial)
-        return str(ended.user_attrs.get(ERROR, "")), study_storages.state_of(ended)
+        return str(ended.user_attrs.get(study_storages.ERROR, "")), study_storages.state_of(ended)
 
     def _end(self, trial: Trial, report: Mapping[str, Any], failure: Failure | None) -> None:
         metrics = self.objective.metrics
@@ -159,13 +151,13 @@ class Search:
             self.note_cost(trial, report)
         if failure:
             if ROUND in report:  # a trial of several runs has noted none
-                trial.set_user_attr(ROUNDS, int(report[ROUND]))
+                trial.set_user_attr(study_storages.ROUNDS, int(report[ROUND]))
             if failure.diverged:
-                trial.set_user_attr(DIVERGED, True)
+                trial.set_user_attr(study_storages.DIVERGED, True)
             self._fail(trial, failure.line, TrialState.PRUNED if failure.diverged else TrialState.FAIL)
             return
         if note := _stuck(report.get(LOSSES, ())):
-            trial.set_user_attr(NOTE, note)
+            trial.set_user_attr(study_storages.NOTE, note)
         values = [float(report[metric]) for metric in metrics if metric in report]
         if len(values) < len(metrics):
             self._fail(trial, "ended without a report")
@@ -194,7 +186,7 @@ class Search:
 
     def _fail(self, trial: Trial, error: str, state: TrialState = TrialState.FAIL) -> None:
         """Record why a trial has no result; a diverged one (PRUNED) has the last finite value."""
-        trial.set_user_attr(ERROR, error)
+        trial.set_user_attr(study_storages.ERROR, error)
         self.study.tell(trial, state=state)
 
     def _frozen(self, trial: Trial) -> optuna.trial.FrozenTrial:
