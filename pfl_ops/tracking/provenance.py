@@ -79,11 +79,7 @@ def _user() -> str:
 
 
 def provenance(
-    *,
-    experiment: str | None = None,
-    group: str | None = None,
-    partition: str | None = None,
-    device: str | None = None,
+    *, experiment: str | None = None, group: str | None = None, partition: str | None = None, device: str | None = None
 ) -> dict[str, str]:
     """Tags that say what a run was and where it was made.
 

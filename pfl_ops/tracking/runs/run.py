@@ -15,7 +15,6 @@ from pfl_ops.metric_keys import place
 from pfl_ops.tracking.descriptions.views import NOTE, View, view_address
 from pfl_ops.tracking.descriptions.views import tags as view_tags
 from pfl_ops.tracking.sending.delivery import Delivery
-from pfl_ops.tracking.sending.sender import TrackedRecord
 from pfl_ops.tracking.spools.journal import DamagedJournal, JournalEntry
 from pfl_ops.tracking.spools.spool import Spool
 from pfl_ops.tracking.spools.staged import check_destination
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from torch import Tensor
 
+    from pfl_ops.federation.state.checkpoint import Record
     from pfl_ops.tracking.target.saving import NetworkDescription
 
 ROUNDS_AT_ONCE = 10
@@ -76,7 +76,7 @@ class Run:
         """True if it takes no more records."""
         return self.spool.closed
 
-    def log(self, records: Iterable[TrackedRecord]) -> None:
+    def log(self, records: "Iterable[Record]") -> None:
         """Log rounds, ten at a time, or every few seconds when rounds are slow."""
         for record in records:
             points = [[key, float(value), int(record.time), int(record.round)] for key, value in record.metrics.items()]
@@ -218,25 +218,13 @@ class Run:
             profile: its sizes, plain data.
             context: what it was used for.
         """
-        self.append(
-            {
-                "op": "dataset",
-                "name": name,
-                "digest": digest,
-                "source_type": "pfl-ops",
-                "source": json.dumps(dict(source)),
-                "schema": json.dumps(dict(schema or {})),
-                "profile": json.dumps(dict(profile or {})),
-                "context": context,
-            }
-        )
+        texts = {"source": source, "schema": schema or {}, "profile": profile or {}}
+        entry = {"op": "dataset", "name": name, "digest": digest, "source_type": "pfl-ops"}
+        entry |= {key: json.dumps(dict(content)) for key, content in texts.items()}
+        self.append({**entry, "context": context})
 
     def model(
-        self,
-        state: "Mapping[str, Tensor]",
-        *,
-        step: int = 0,
-        **description: "Unpack[NetworkDescription]",
+        self, state: "Mapping[str, Tensor]", *, step: int = 0, **description: "Unpack[NetworkDescription]"
     ) -> None:
         """Keep a network as an MLflow model that loads without pickle; `runs:/<run id>/model` loads it.
 

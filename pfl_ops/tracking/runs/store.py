@@ -18,7 +18,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pandas as pd
 from mlflow.entities import Run as MlflowRun
@@ -34,7 +34,7 @@ from pfl_ops.tracking.home import TrackingTarget, WorkFolder
 from pfl_ops.tracking.runs.run import Run, now
 from pfl_ops.tracking.sending import logs
 from pfl_ops.tracking.sending.delivery import Delivery, verdict
-from pfl_ops.tracking.sending.sender import Sender, TrackedRecord
+from pfl_ops.tracking.sending.sender import Sender
 from pfl_ops.tracking.spools import outbox, requests
 from pfl_ops.tracking.spools.journal import Header, identity_key, key
 from pfl_ops.tracking.spools.spool import Spool
@@ -42,6 +42,10 @@ from pfl_ops.tracking.target.mlflow_private import download, read_history, read_
 from pfl_ops.tracking.target.run_info import PARENT, RunInfo
 from pfl_ops.tracking.target.schema import other_version
 
+if TYPE_CHECKING:
+    from pfl_ops.federation.state.checkpoint import Record
+
+T = TypeVar("T")
 log = logging.getLogger("pfl_ops.tracking")
 
 READER_PATIENCE_SECONDS = 5.0
@@ -204,11 +208,7 @@ class Store:
         }
 
     def rerun_of(
-        self,
-        experiment: str,
-        identity: str,
-        records: Callable[[], Sequence[TrackedRecord]],
-        parent: Run | None = None,
+        self, experiment: str, identity: str, records: "Callable[[], Sequence[Record]]", parent: Run | None = None
     ) -> str:
         """Return a new name for `run`'s `rerun` if the run of that identity has rounds of another computation; else "".
 
@@ -220,13 +220,11 @@ class Store:
         """
         header = self._header(experiment, "", identity, parent)
         self._wait_for_earlier(header)
-        if not self._delivery.down:
-            with contextlib.suppress(Exception):  # as in `_newest_rerun`
-                return uuid.uuid4().hex if self._sender.has_other_rounds(header, records) else ""
-        return "" if records() else uuid.uuid4().hex
+        has_other = self._ask(lambda: self._sender.has_other_rounds(header, records), None)
+        return uuid.uuid4().hex if has_other or (has_other is None and not records()) else ""
 
     def result_elsewhere(
-        self, experiment: str, identity: str, records: Sequence[TrackedRecord], parent: Run | None = None
+        self, experiment: str, identity: str, records: "Sequence[Record]", parent: Run | None = None
     ) -> ResultElsewhere | None:
         """Return the run that has the result of these records, if the newest run of that identity does not have them.
 
@@ -242,11 +240,8 @@ class Store:
             identity_key(run.spool.header) == identity_key(header) and not run.finished for run in self._live.values()
         )
         self._wait_for_earlier(header)
-        if not (recording or self._delivery.down):
-            with contextlib.suppress(Exception):  # as in `_newest_rerun`
-                found = self._sender.result_elsewhere(header, records)
-                return ResultElsewhere(*found, self._sender.experiment_id(experiment)) if found else None
-        return None
+        found = None if recording else self._ask(lambda: self._sender.result_elsewhere(header, records), None)
+        return ResultElsewhere(*found, self._sender.experiment_id(experiment)) if found else None
 
     def _wait_for_earlier(self, header: Header) -> None:
         """Wait until the target has what was recorded before of a run and its re-runs."""
@@ -259,19 +254,20 @@ class Store:
         there = outbox.newest(self.home.spool, header)
         if there is not None:
             return str(there.get("rerun", ""))
-        if not self._delivery.down:
-            with contextlib.suppress(Exception):  # an outage, or a refusal that `_make_known` meets again
-                return self._sender.newest_rerun(header)
-        return ""
+        return self._ask(lambda: self._sender.newest_rerun(header), "")
 
     def _last_start(self, header: Header) -> int:
         """Return when a run or its newest re-run was begun, ms since the epoch; 0: none is known."""
         there = outbox.newest(self.home.spool, header)
         last = int(there["start"]) if there is not None else 0
+        return max(last, self._ask(lambda: self._sender.last_start(header), 0))
+
+    def _ask(self, question: Callable[[], T], otherwise: T) -> T:
+        """Return the target's answer to a question, or another value without one."""
         if not self._delivery.down:
-            with contextlib.suppress(Exception):  # as in `_newest_rerun`
-                last = max(last, self._sender.last_start(header))
-        return last
+            with contextlib.suppress(Exception):  # an outage, or a refusal that `_make_known` meets again
+                return question()
+        return otherwise
 
     def _make_known(self, spool: Spool) -> None:
         """Find or make the run now, so that the caller has an id to show; without an answer, the delivery does it."""

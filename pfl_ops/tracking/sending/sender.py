@@ -20,18 +20,10 @@ import shutil
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from mlflow import MlflowClient
-from mlflow.entities import (
-    Dataset,
-    DatasetInput,
-    InputTag,
-    LoggedModelOutput,
-    Metric,
-    Param,
-    RunTag,
-)
+from mlflow.entities import Dataset, DatasetInput, InputTag, LoggedModelOutput, Metric, Param, RunTag
 from mlflow.entities import Run as MlflowRun
 from mlflow.environment_variables import MLFLOW_HTTP_REQUEST_TIMEOUT
 from mlflow.exceptions import MlflowException
@@ -48,6 +40,9 @@ from pfl_ops.tracking.spools.staged import check_destination
 from pfl_ops.tracking.target.run_info import PARENT
 from pfl_ops.tracking.target.schema import connect
 
+if TYPE_CHECKING:
+    from pfl_ops.federation.state.checkpoint import Record
+
 T = TypeVar("T")
 
 TRAINED = "train/lr"  # a metric of all rounds after round 0
@@ -63,17 +58,6 @@ def pieces(things: Sequence[T], size: int) -> Iterator[Sequence[T]]:
     """The sequence in parts of at most `size`."""
     for start in range(0, len(things), size):
         yield things[start : start + size]
-
-
-class TrackedRecord(Protocol):
-    """The results of a round; `federation.state.checkpoint.Record` is one."""
-
-    @property
-    def round(self) -> int: ...
-    @property
-    def metrics(self) -> Mapping[str, float]: ...
-    @property
-    def time(self) -> int: ...  # ms since the epoch, when it was first recorded
 
 
 class Sender:
@@ -166,7 +150,7 @@ class Sender:
         """Return the newest run of that header's identity."""
         return max(self._same_runs(header), key=_age, default=None)
 
-    def has_other_rounds(self, header: Header, records: Callable[[], Sequence[TrackedRecord]]) -> bool:
+    def has_other_rounds(self, header: Header, records: "Callable[[], Sequence[Record]]") -> bool:
         """True if the newest run of that header's identity has rounds of another computation than these records.
 
         Args:
@@ -176,7 +160,7 @@ class Sender:
             newest = self._newest(header)
         return newest is not None and not self._has_rounds(newest, records())
 
-    def _has_rounds(self, run: MlflowRun, records: Sequence[TrackedRecord]) -> bool:
+    def _has_rounds(self, run: MlflowRun, records: "Sequence[Record]") -> bool:
         """True if a run has rounds of the computation of these records, or none yet.
 
         The time of a round's record tells computations apart.
@@ -189,7 +173,7 @@ class Sender:
         points = self.client.get_metric_history(run.info.run_id, key)
         return not {(p.step, p.timestamp) for p in points}.isdisjoint((r.round, r.time) for r in records)
 
-    def result_elsewhere(self, header: Header, records: Sequence[TrackedRecord]) -> tuple[str, str] | None:
+    def result_elsewhere(self, header: Header, records: "Sequence[Record]") -> tuple[str, str] | None:
         """Return the id of a run that has the result of these records, if the newest run is another computation.
 
         Args:
@@ -456,7 +440,7 @@ def _meant(header: Header, runs: Sequence[MlflowRun]) -> MlflowRun | None:
     return None
 
 
-def _has_values(run: MlflowRun, records: Sequence[TrackedRecord]) -> bool:
+def _has_values(run: MlflowRun, records: "Sequence[Record]") -> bool:
     """True if the last value of each metric of these records is the run's, apart from costs."""
     known = run.data.metrics
     ours = {key: value for record in records for key, value in record.metrics.items() if not key.startswith(COSTS)}

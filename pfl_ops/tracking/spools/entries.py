@@ -1,92 +1,42 @@
 """Fields of the entries that a journal may hold, checked before an entry is sent."""
 
+from functools import reduce
+from operator import or_
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, create_model
 
 from pfl_ops.tracking.spools.journal import DamagedJournal, JournalEntry, first_error
 
 Whole = Annotated[int, Field(ge=-(1 << 63), lt=1 << 63)]  # what databases hold
 Texts: TypeAlias = dict[str, str]
+STAGED: dict[str, Any] = {"file": str, "size": (Whole | None, None), "digest": (str | None, None)}
+FIELDS: dict[str, dict[str, Any]] = {
+    "open": {"name": str, "read": (bool, False)},
+    "finish": {"status": Literal["FINISHED", "FAILED", "KILLED"], "time": Whole, "read": (bool, False)},
+    "tags": {"tags": Texts},
+    "experiment": {"tags": Texts},
+    "choose": {"identity": str, "others": (list[str], [])},
+    "params": {"params": Texts},
+    "metrics": {"points": list[Annotated[list[Any], Field(min_length=4, max_length=4)]], "set": (bool, False)},
+    "artifact": {**STAGED, "folder": str},
+    "dataset": {
+        **dict.fromkeys(("name", "digest", "source_type", "source"), str),
+        "schema_": Annotated[str, Field(alias="schema")],  # pydantic has a method of that name
+        **dict.fromkeys(("profile", "context"), str),
+    },
+    "model": {**STAGED, "name": str, "step": Whole},
+    "supersede": {},
+    "complete": {},
+}
+"""`op` of an entry -> its fields: their types, with the default of those that may be missing."""
 
-
-class _Fields(BaseModel):
-    model_config = ConfigDict(strict=True)
-
-
-class _Staged(_Fields):
-    file: str
-    size: Whole | None = None
-    digest: str | None = None
-
-
-class _Open(_Fields):
-    op: Literal["open"]
-    name: str
-    read: bool = False
-
-
-class _Finish(_Fields):
-    op: Literal["finish"]
-    status: Literal["FINISHED", "FAILED", "KILLED"]
-    time: Whole
-    read: bool = False
-
-
-class _Tags(_Fields):
-    op: Literal["tags", "experiment"]
-    tags: Texts
-
-
-class _Choose(_Fields):
-    op: Literal["choose"]
-    identity: str
-    others: list[str] = []
-
-
-class _Params(_Fields):
-    op: Literal["params"]
-    params: Texts
-
-
-class _Metrics(_Fields):
-    op: Literal["metrics"]
-    points: list[Annotated[list[Any], Field(min_length=4, max_length=4)]]
-    set: bool = False
-
-
-class _Artifact(_Staged):
-    op: Literal["artifact"]
-    folder: str
-
-
-class _Dataset(_Fields):
-    op: Literal["dataset"]
-    name: str
-    digest: str
-    source_type: str
-    source: str
-    schema_: Annotated[str, Field(alias="schema")]
-    profile: str
-    context: str
-
-
-class _Model(_Staged):
-    op: Literal["model"]
-    name: str
-    step: Whole
-
-
-class _Bare(_Fields):
-    op: Literal["supersede", "complete"]
-
-
-_ENTRY: TypeAdapter[Any] = TypeAdapter(
-    Annotated[
-        _Open | _Finish | _Tags | _Choose | _Params | _Metrics | _Artifact | _Dataset | _Model | _Bare,
-        Field(discriminator="op"),
-    ]
-)
+_MODELS: Any = [
+    create_model(op, __config__=ConfigDict(strict=True), **{"op": Literal[op], **fields})
+    for op, fields in FIELDS.items()
+]
+_ANY_MODEL: Any = Annotated[reduce(or_, _MODELS), Field(discriminator="op")]
+_ENTRY: TypeAdapter[Any] = TypeAdapter(_ANY_MODEL)
 _POINTS: TypeAdapter[Any] = TypeAdapter(list[tuple[str, float, Whole, Whole]])
 
 

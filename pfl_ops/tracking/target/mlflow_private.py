@@ -42,19 +42,9 @@ def read_runs(address: str, experiments: Mapping[str, str]) -> list[RunInfo]:
         metrics = read(SqlLatestMetric, SqlLatestMetric.is_nan)
     return [
         RunInfo(
-            run,
-            name,
-            experiments[str(place)],
-            status,
-            tags[run],
-            params[run],
-            metrics[run],
-            start,
-            end,
-            str(place),
-            artifacts,
+            run, name, experiments[str(place)], status, tags[run], params[run], metrics[run], start, end, str(place), at
         )
-        for run, name, place, status, start, end, artifacts in runs
+        for run, name, place, status, start, end, at in runs
     ]
 
 

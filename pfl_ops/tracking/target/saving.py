@@ -4,7 +4,7 @@ import json
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NotRequired, TypedDict
+from typing import Any, NotRequired, TypedDict, Unpack
 
 import mlflow.pyfunc
 import numpy as np
@@ -25,7 +25,16 @@ def requirements() -> list[str]:
 
 
 class NetworkDescription(TypedDict):
-    """The arguments of `save_model` that describe a network."""
+    """A network for `save_model`.
+
+    Attributes:
+        network: the experiment's `model` section: name and options (`weights`, where training started, is left out).
+        shape: of a raw sample: (H, W, C), stored as uint8, or (d,), stored as float32.
+        n_classes: L.
+        mean, std: of a raw channel or feature; what the network was trained on is (x - mean) / std.
+        classes: names of the L classes; none: they are the whole numbers 0, 1, ...
+        plugins: files that define the network, where it is not one of the package's.
+    """
 
     network: Mapping[str, Any]
     shape: Sequence[int]
@@ -36,52 +45,32 @@ class NetworkDescription(TypedDict):
     plugins: NotRequired[Sequence[Path]]
 
 
-def save_model(
-    folder: Path,
-    state: Mapping[str, Tensor],
-    *,
-    network: Mapping[str, Any],
-    shape: Sequence[int],
-    n_classes: int,
-    mean: Sequence[float],
-    std: Sequence[float],
-    classes: Sequence[str] | None = None,
-    plugins: Sequence[Path] = (),
-) -> None:
+def save_model(folder: Path, state: Mapping[str, Tensor], **about: Unpack[NetworkDescription]) -> None:
     """Write a model folder.
 
     Args:
         folder: made here.
-        state: every parameter by name, as in the network's state dict.
-        network: the experiment's `model` section: name and options (`weights`, where training started, is left out).
-        shape: of a raw sample: (H, W, C), stored as uint8, or (d,), stored as float32.
-        n_classes: L.
-        mean, std: of a raw channel or feature; what the network was trained on is (x - mean) / std.
-        classes: names of the L classes; none: they are the whole numbers 0, 1, ...
-        plugins: files that define the network, where it is not one of the package's.
+        state: every parameter by name, as in the network's state dict. about: see `NetworkDescription`.
     """
+    classes = about.get("classes")
     description: dict[str, Any] = {
-        "network": {key: value for key, value in network.items() if key != "weights"},
-        "shape": [int(n) for n in shape],
-        "classes": list(classes or range(n_classes)),
-        "mean": np.asarray(mean, dtype=float).ravel().tolist(),
-        "std": np.asarray(std, dtype=float).ravel().tolist(),
+        "network": {key: value for key, value in about["network"].items() if key != "weights"},
+        "shape": [int(n) for n in about["shape"]],
+        "classes": list(classes or range(about["n_classes"])),
+        "mean": np.asarray(about["mean"], dtype=float).ravel().tolist(),
+        "std": np.asarray(about["std"], dtype=float).ravel().tolist(),
     }
-    dtype = np.dtype(np.uint8 if len(shape) == 3 else np.float32)
+    dtype = np.dtype(np.uint8 if len(about["shape"]) == 3 else np.float32)
+    probabilities = [ColSpec("float", f"p({name})") for name in description["classes"]]
     signature = ModelSignature(
         inputs=Schema([TensorSpec(dtype, (-1, *description["shape"]))]),
-        outputs=Schema(
-            [
-                ColSpec("string" if classes else "long", "class"),
-                *(ColSpec("float", f"p({name})") for name in description["classes"]),
-            ]
-        ),
+        outputs=Schema([ColSpec("string" if classes else "long", "class"), *probabilities]),
     )
     with scratch() as made:
         weights, text = made / "model.safetensors", made / "description.json"
         save_file({name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}, weights)
         text.write_text(json.dumps(description, indent=2), encoding="utf-8")
-        extra = {f"plugin_{number:03d}": str(path) for number, path in enumerate(plugins)}
+        extra = {f"plugin_{number:03d}": str(path) for number, path in enumerate(about.get("plugins", ()))}
         with without_package_scan():
             mlflow.pyfunc.save_model(
                 path=str(folder),
