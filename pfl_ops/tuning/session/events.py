@@ -6,6 +6,9 @@ from typing import Literal, TypeAlias
 
 from pfl_ops.spaces import Point
 
+OfSearch: TypeAlias = Literal["packing", "begin", "start", "report", "end", "ended", "baseline"]
+OfChoice: TypeAlias = Literal["confirm", "confirmed", "test", "rounds", "final"]
+
 
 @dataclass(frozen=True)
 class Event:
@@ -27,22 +30,7 @@ class Event:
         method, place: of a benchmark's study, "fliu" and "2 of 4"; "": it is no part of one.
     """
 
-    kind: Literal[
-        "wait",
-        "packing",
-        "begin",
-        "start",
-        "report",
-        "end",
-        "test",
-        "rounds",
-        "final",
-        "study",
-        "confirm",
-        "confirmed",
-        "ended",
-        "baseline",
-    ]
+    kind: Literal["wait", "study"] | OfSearch | OfChoice
     study: str
     wanted: int
     done: int = 0

@@ -108,7 +108,7 @@ class Session:
             search = Search(
                 study_storage, settings.space, settings.goal, rounds, settings.experiment.seed, settings.random_start
             )
-            clock = Clock(study_storage)
+            clock, paired = Clock(study_storage), settings.scheduler == "paired"
             trials = Trials(
                 search,
                 missing,
@@ -119,7 +119,7 @@ class Session:
                 on_event=self.on_event,
                 is_over=self._budget(clock),
                 combination=self.combination,
-                pruner=self._pruner(),
+                pruner=PairedPruner(settings.objective.modes[0] == "max", study_storage) if paired else None,
             )
             scheduler, full_every = None, settings.experiment.evaluation.full_every  # rungs are multiples of it
             if settings.scheduler == "asha" and full_every < rounds:  # else no rung lies before the end
@@ -134,11 +134,6 @@ class Session:
         if trials.hopeless:
             raise trials.hopeless
         self._gather(confirmations, tests)
-
-    def _pruner(self) -> PairedPruner | None:
-        """Return the paired pruner; None: the study has another scheduler."""
-        paired = self.settings.scheduler == "paired"
-        return PairedPruner(self.settings.objective.modes[0] == "max", self.study_storage) if paired else None
 
     def _budget(self, clock: Clock) -> Callable[[], bool]:
         """Return a function that is True once a budget of the search is spent; it records which, and tells it."""

@@ -84,6 +84,26 @@ def environments_of(
     return found
 
 
+def tuned_and_held_out(
+    base: Experiment,
+    names: Sequence[str],
+    vary: Mapping[str, Sequence[Any]] | None,
+    held_out: Sequence[str],
+    hold: Collection[str],
+) -> tuple[tuple[Environment, ...], tuple[Environment, ...]]:
+    """Return the environments of a study that trials run in, and those in which its choice alone is tested.
+
+    Args:
+        names, vary: see `environments_of`. held_out: names. hold: see `parse`.
+    Raises:
+        PflOpsError: as for `environments_of`, `parse`, `check_different` and `check_effect`.
+    """
+    tuned, apart = environments_of(base, names, vary, hold), tuple(parse(base, name, hold) for name in held_out)
+    check_different(base, tuned, apart)
+    check_effect(base, (*tuned, *apart), hold)
+    return tuned, apart
+
+
 def parse(base: Experiment, name: str, hold: Collection[str] = ()) -> Environment:
     """Return the environment of a name.
 

@@ -101,7 +101,8 @@ class PairedPruner:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
             pruner = optuna.pruners.WilcoxonPruner(p_threshold=P_THRESHOLD)
-        study = _study_of_best(self.maximise, [best_scores[instance] for instance in common])
+        study = optuna.create_study(direction="maximize" if self.maximise else "minimize")  # in memory
+        study.add_trial(_trial(TrialState.COMPLETE, [best_scores[instance] for instance in common]))
         return pruner.prune(study, _trial(TrialState.RUNNING, [scores[instance] for instance in common]))
 
     def _best(self, combination: Combination) -> dict[tuple[int, str], float]:
@@ -130,18 +131,6 @@ def value_of_stopped(results: Sequence[PartResult], combination: Combination) ->
 def _scale(result: PartResult, combination: Combination) -> float:
     (metric,) = combination.metrics
     return combination.scales[result.part.environment][metric] if combination.scales else 1.0
-
-
-def _study_of_best(maximise: bool, best: Sequence[float]) -> optuna.Study:
-    """Return a study, in memory, with the best trial."""
-    quiet = optuna.logging.get_verbosity()
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    try:
-        study = optuna.create_study(direction="maximize" if maximise else "minimize")
-    finally:
-        optuna.logging.set_verbosity(quiet)
-    study.add_trial(_trial(TrialState.COMPLETE, best))
-    return study
 
 
 def _trial(state: TrialState, values: Sequence[float]) -> optuna.trial.FrozenTrial:

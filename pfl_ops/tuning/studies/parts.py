@@ -145,12 +145,10 @@ class Combination:
         errors: dict[str, float] = {}
         scores: dict[str, dict[str, float]] = {}
         for metric, name, mode in zip(self.metrics, self.names, self.modes, strict=True):
-            combined = self._combined([result for result in results if metric in result.values], metric, mode)
-            found[name], scores[name] = combined.value, combined.scores
-            if combined.std is not None:
-                stds[name] = combined.std
-            if combined.error is not None:
-                errors[name] = combined.error
+            with_value = [result for result in results if metric in result.values]
+            found[name], std, error, scores[name] = self._combined(with_value, metric, mode)
+            stds |= {} if std is None else {name: std}
+            errors |= {} if error is None else {name: error}
             for key in summands(name):
                 if all(key in result.values for result in results):
                     found[key] = fmean(result.values[key] for result in results)
@@ -164,36 +162,23 @@ class Combination:
             SCORES: {} if self.environments == ("",) else scores,
         }
 
-    def _combined(self, results: Sequence[PartResult], metric: str, mode: Mode) -> "_Combined":
+    def _combined(
+        self, results: Sequence[PartResult], metric: str, mode: Mode
+    ) -> tuple[float, float | None, float | None, dict[str, float]]:
+        """Value, its deviation over seeds, the standard error of the evaluation, and {environment: score}."""
         by_seed = sorted(results, key=lambda result: result.part.seed)
         by_environment = by_key((result.part.environment, result) for result in by_seed)
         scales = {name: self.scales[name][metric] if self.scales else 1.0 for name in by_environment}
         scores = {name: [one.values[metric] / scales[name] for one in some] for name, some in by_environment.items()}
         means = {name: fmean(some) for name, some in scores.items()}
+        counted = list(means)
         if self.aggregate == "worst":
-            worst = (min if mode == "max" else max)(means, key=lambda name: means[name])
-            counted = [worst]
-        else:
-            counted = list(means)
+            counted = [(min if mode == "max" else max)(means, key=lambda name: means[name])]
         over_seeds = [fmean(some) for some in zip(*(scores[name] for name in counted), strict=True)]
         parts = [(one, scales[name]) for name in counted for one in by_environment[name]]
         known = [one.errors[metric] / scale for one, scale in parts if metric in one.errors]
-        return _Combined(
-            fmean(means[name] for name in counted),
-            mean_std(over_seeds)[1],
-            math.hypot(*known) / len(parts) if known else None,
-            means,
-        )
-
-
-@dataclass(frozen=True)
-class _Combined:
-    """A trial's value, its deviation over seeds, the standard error of the evaluation, and {environment: score}."""
-
-    value: float
-    std: float | None
-    error: float | None
-    scores: dict[str, float]
+        error = math.hypot(*known) / len(parts) if known else None
+        return fmean(means[name] for name in counted), mean_std(over_seeds)[1], error, means
 
 
 def check_seeds(seeds_per_trial: int | None) -> None:

@@ -14,16 +14,7 @@ from pfl_ops.errors import PflOpsError, count, echo
 from pfl_ops.federation.losses import LOSSES
 from pfl_ops.section import SEED_OFFSET
 from pfl_ops.spaces import Space
-from pfl_ops.tuning.studies.environments import (
-    Aggregate,
-    Environment,
-    baseline,
-    check_different,
-    check_effect,
-    check_environments,
-    environments_of,
-    parse,
-)
+from pfl_ops.tuning.studies.environments import Aggregate, Environment, baseline, check_environments, tuned_and_held_out
 from pfl_ops.tuning.studies.limits import MOST_TRIALS, NO_LIMITS, StudyLimits
 from pfl_ops.tuning.studies.objective import Objective, objective
 from pfl_ops.tuning.studies.paired import check_paired
@@ -33,8 +24,18 @@ from pfl_ops.tuning.studies.scored_clients import ScoredClients
 Scheduler: TypeAlias = Literal["asha", "paired", "none"]
 
 TRIALS = 20
-RANDOM_START, EARLIER_RANDOM_START = 8, 5  # trials with a result before the sampler has a model; in records without it
+RANDOM_START = 8  # trials with a result before the sampler has a model
 CONFIRM, CONFIRM_TOP = 3, 2  # new seeds at most, configurations
+EARLIER: dict[str, Any] = {
+    "confirm": 0,  # the choice was made without
+    "confirm_top": CONFIRM_TOP,
+    "random_start": 5,
+    "finals": 1,
+    "hours": None,
+    "samples": None,
+    "terminate": 0,
+}
+"""Settings that records of earlier versions may lack, with the values that these versions had."""
 
 
 @dataclass(frozen=True)
@@ -115,10 +116,7 @@ class Settings:
             raise PflOpsError(
                 f"{scheduler} stops trials by one metric; several run to the end: --scheduler none, or leave it out"
             )
-        tuned = environments_of(base, environments, vary, hold)
-        apart = tuple(parse(base, name, hold) for name in held_out)
-        check_different(base, tuned, apart)
-        check_effect(base, (*tuned, *apart), hold)
+        tuned, apart = tuned_and_held_out(base, environments, vary, held_out, hold)
         several = seeds > 1 or bool(tuned)
         if scheduler == "asha" and several:
             what = f"in {len(tuned)} environments" if tuned else f"of {seeds} seeds"
@@ -183,13 +181,7 @@ class Settings:
             "scheduler": self.scheduler,
             "trials": self.trials,
             "common": self.common.as_yaml() if self.common else None,
-            "confirm": self.confirm,
-            "confirm_top": self.confirm_top,
-            "random_start": self.random_start,
-            "finals": self.finals,
-            "hours": self.hours,
-            "samples": self.samples,
-            "terminate": self.terminate,
+            **{name: getattr(self, name) for name in EARLIER},
             **self._several,
         }
 
@@ -257,10 +249,9 @@ class Settings:
     @property
     def has_one_network(self) -> bool:
         """True if all runs have the same network and data set, so that what is fast for one is for all."""
-        varied = [parameter.key for parameter in self.space.parameters]
-        set_by_environments = [path for one in self.environments for path in one.changes]
-        return not any(path.startswith("model.") for path in varied) and not any(
-            path.startswith(("model.", "data.")) for path in set_by_environments
+        is_varied = any(key.startswith("model.") for key in self.space.keys)
+        return not is_varied and not any(
+            path.startswith(("model.", "data.")) for one in self.environments for path in one.changes
         )
 
     @property
@@ -319,17 +310,8 @@ class Settings:
     def as_recorded(self, record: Mapping[str, Any]) -> "Settings":
         """The same study with the limits, the random start and the test runs of a record; one of an earlier version
         lacks some."""
-        return replace(
-            self,
-            trials=record["trials"],
-            confirm=record.get("confirm", 0),  # an earlier version made its choice without
-            confirm_top=record.get("confirm_top", CONFIRM_TOP),
-            hours=record.get("hours"),
-            samples=record.get("samples"),
-            terminate=record.get("terminate", 0),
-            random_start=record.get("random_start", EARLIER_RANDOM_START),
-            finals=record.get("finals", 1),
-        )
+        recorded = {name: record.get(name, value) for name, value in EARLIER.items()}
+        return replace(self, trials=record["trials"], **recorded)
 
     @property
     def limits(self) -> StudyLimits:
@@ -380,16 +362,10 @@ class Settings:
             return f"another search space ({self.space.source})"
         if self.objective != other.objective:
             return f"metric {', '.join(self.objective.metrics)} ({', '.join(self.objective.modes)})"
-        if self.seeds_per_trial != other.seeds_per_trial:
-            return f"--seeds-per-trial {self.seeds_per_trial}, not {other.seeds_per_trial}"
-        for flag, mine_named, theirs_named in (
-            ("--environments", self.environments, other.environments),
-            ("--held-out", self.held_out, other.held_out),
-        ):
-            if mine_named != theirs_named:
-                return f"{flag} {_names(mine_named)}, not {_names(theirs_named)}"
-        if self.aggregate != other.aggregate:
-            return f"--aggregate {self.aggregate}, not {other.aggregate}"
+        for name in ("seeds_per_trial", "environments", "held_out", "aggregate"):
+            one, two = getattr(self, name), getattr(other, name)
+            if one != two:
+                return f"--{name.replace('_', '-')} {_shown(one)}, not {_shown(two)}"
         return f"scheduler {self.scheduler}" if self.scheduler != other.scheduler else ""
 
 
@@ -409,5 +385,6 @@ def check_top(given: StudyLimits, settings: Settings) -> None:
     raise PflOpsError(f"--confirm-top has no effect: {why}; leave it out")
 
 
-def _names(environments: Sequence[Environment]) -> str:
-    return ",".join(one.name for one in environments) or "none"
+def _shown(setting: object) -> str:
+    """A setting in a message: environments by their names."""
+    return (",".join(one.name for one in setting) or "none") if isinstance(setting, tuple) else str(setting)

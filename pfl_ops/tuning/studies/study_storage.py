@@ -12,7 +12,7 @@ from optuna.storages import BaseStorage
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, Trial, TrialState
 
-from pfl_ops.errors import PflOpsError, unknown
+from pfl_ops.errors import PflOpsError, by_key, unknown
 from pfl_ops.metric_keys import summands
 from pfl_ops.spaces import Point, decoded
 from pfl_ops.spaces.space import Value
@@ -72,9 +72,8 @@ class StudyStorage:
         known = optuna.study.get_all_study_names(store)
         self.new = False
         if name not in known and (objective is None or resume):
-            raise (
-                unknown("study", name, known) if known else PflOpsError(f"no study named '{name}', and no other either")
-            )
+            no_study = PflOpsError(f"no study named '{name}', and no other either")
+            raise unknown("study", name, known) if known else no_study
         if name in known:
             self.study = optuna.load_study(storage=store, study_name=name)
             if objective is None or SETTINGS in self.study.user_attrs:
@@ -211,11 +210,11 @@ class StudyStorage:
     def search_samples(self) -> int:
         """Gradient samples of all trials and of FedAvg in environments, each counted; of those that run or were cut
         short, so far."""
-        most: dict[int, int] = {}
-        for trial in self.raw():
-            first = trial.user_attrs.get(CONTINUES, trial.number)
-            most[first] = max(most.get(first, 0), int(trial.user_attrs.get(SAMPLES, 0)))
-        return sum(most.values()) + sum(record["samples"] for record in self.baselines())
+        each = by_key(
+            (trial.user_attrs.get(CONTINUES, trial.number), int(trial.user_attrs.get(SAMPLES, 0)))
+            for trial in self.raw()
+        )
+        return sum(map(max, each.values())) + sum(record["samples"] for record in self.baselines())
 
     def search_seconds(self) -> float:
         """Wall time of the search, over all calls."""
@@ -328,39 +327,32 @@ class StudyStorage:
         A parameter is empty where it does not exist. One that is null in a trial, or a number in some and a text in
         others, is text in all: 10, none.
         """
-        rows = []
-        kinds: dict[str, set[str]] = {}
-        for _, t in self.trials():
-            for key, value in point_of(t).items():
-                kinds.setdefault(key, set()).add(_kind(value))
-        as_text = {key for key, found in kinds.items() if len(found) > 1 or "null" in found}
+        begun = [(number, t) for number, t in self.trials() if t.state is not TrialState.WAITING]
+        kinds = by_key((key, _kind(value)) for _, t in begun for key, value in point_of(t).items())
+        as_text = {key for key, found in kinds.items() if len(set(found)) > 1 or "null" in found}
         parts = [part for metric in metrics for part in summands(metric)]
-        for number, t in self.trials():
-            if t.state is TrialState.WAITING:
-                continue
+        rows = []
+        spreads = [f"{metric}/std" for metric in metrics if any(STDS in t.user_attrs for _, t in begun)]
+        scored = dict.fromkeys([*metrics, *parts, *spreads])  # columns
+        for number, t in begun:
             told = list(t.values or []) or [None] * len(metrics)
             by_environment = t.user_attrs.get(SCORES, {})
             there = {f"{metric}/{env}": v for metric in metrics for env, v in by_environment.get(metric, {}).items()}
             spread = {f"{metric}/std": t.user_attrs[STDS].get(metric) for metric in metrics if STDS in t.user_attrs}
+            scores = dict(zip(metrics, told, strict=True))
+            scores |= {part: t.user_attrs.get(SUMMANDS, {}).get(part) for part in parts} | spread | there
+            scored |= dict.fromkeys(scores)
             rows.append(
                 {"trial": number, "state": state_of(t), "rounds": t.user_attrs.get(ROUNDS, 0)}
-                | dict(zip(metrics, told, strict=True))
-                | {part: t.user_attrs.get(SUMMANDS, {}).get(part) for part in parts}
-                | spread
-                | there
+                | scores
                 | {"seconds": seconds_of(t), "samples": t.user_attrs.get(SAMPLES, 0)}
                 | {SENT_BYTES: t.user_attrs.get(SENT_BYTES, math.nan)}
                 | {key: exact(value) if key in as_text else value for key, value in point_of(t).items()}
                 | {"error": t.user_attrs.get(ERROR, ""), "note": t.user_attrs.get(NOTE, "")}
             )
-        spreads = [f"{metric}/std" for metric in metrics if any(f"{metric}/std" in row for row in rows)]
-        starts = tuple(f"{metric}/" for metric in metrics)
-        alone = [key for row in rows for key in row if key.startswith(starts) and key not in (*parts, *spreads)]
-        values = dict.fromkeys([*metrics, *parts, *spreads, *alone])
-        columns = ["trial", "state", "rounds", *values, "seconds", "samples", SENT_BYTES]
-        table = pd.DataFrame(rows) if rows else pd.DataFrame(columns=[*columns, "error", "note"])
-        last = ["error", "note"]
-        return table[[*columns, *(c for c in table.columns if c not in {*columns, *last}), *last]]
+        first, last = ["trial", "state", "rounds", *scored, "seconds", "samples", SENT_BYTES], ["error", "note"]
+        paths = dict.fromkeys(key for row in rows for key in row if key not in {*first, *last})
+        return pd.DataFrame(rows, columns=[*first, *paths, *last])
 
     def parts_table(self, metrics: Sequence[str]) -> pd.DataFrame:
         """One row a run that has ended, of a trial that has several: trial, environment, seed, metrics, ..., error.

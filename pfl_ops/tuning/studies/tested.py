@@ -80,17 +80,12 @@ def runs_table(
     """
     rows = []
     for test, outcome in zip(planned, outcomes, strict=True):
+        final = {} if isinstance(outcome, str) else outcome.final
+        end = (None, outcome) if isinstance(outcome, str) else (outcome.run_id, "")
         for role in test.roles:
-            row: dict[str, Any] = {"environment": test.environment, "held_out": test.held_out, "role": role}
-            row["seed"] = test.experiment.seed
-            final = {} if isinstance(outcome, str) else outcome.final
-            for metric in metrics:
-                key = tested_key(baseline_metric(metric) if role == FEDAVG else metric)
-                row[tested_key(metric)] = final.get(f"final/{key}", math.nan)
-            if isinstance(outcome, str):
-                rows.append({**row, "run_id": None, "error": outcome})
-            else:
-                rows.append({**row, "run_id": outcome.run_id, "error": ""})
+            keys = [tested_key(baseline_metric(metric) if role == FEDAVG else metric) for metric in metrics]
+            values = [final.get(f"final/{key}", math.nan) for key in keys]
+            rows.append((test.environment, test.held_out, role, test.experiment.seed, *values, *end))
     columns = ["environment", "held_out", "role", "seed", *map(tested_key, metrics), "run_id", "error"]
     return pd.DataFrame(rows, columns=columns)
 
