@@ -84,19 +84,10 @@ class Job:
         """
         check_shared(experiment)
         identity = experiment.identity(data_dir)
+        digest, of_data, sealed = fingerprint(identity), str(identity["data"]["digest"]), purpose in SEALED
         if planned is not None:
-            check_planned(name, fingerprint(identity), planned)
-        payload = Payload(
-            experiment.resolved,
-            fingerprint(identity),
-            str(identity["data"]["digest"]),
-            execution,
-            share,
-            purpose in SEALED,
-            metrics,
-            stages,
-            full_every,
-        )
+            check_planned(name, digest, planned)
+        payload = Payload(experiment.resolved, digest, of_data, execution, share, sealed, metrics, stages, full_every)
         return cls(purpose, name, number, experiment, payload)
 
     @property

@@ -81,13 +81,9 @@ class Benchmark:
     lines: tuple[Line, ...] = field(default=(), repr=False)
 
     def __repr__(self) -> str:
-        ranked = ", ".join(self.table["method"][self.table["rank"].notna()])
-        failed = (
-            f"; without a rank: {', '.join(lost)}"
-            if (lost := self.table["method"][self.table["rank"].isna()].tolist())
-            else ""
-        )
-        return f"Benchmark({self.name}: {ranked}{failed})"
+        has_rank = self.table["rank"].notna()
+        ranked, others = (", ".join(self.table["method"][rows]) for rows in (has_rank, ~has_rank))
+        return f"Benchmark({self.name}: {ranked}{f'; without a rank: {others}' if others else ''})"
 
     @property
     def _has_best(self) -> bool:
@@ -243,23 +239,12 @@ def _begin(
 
 def _run(store: Store, name: str, plans: Sequence[PreparedStudy]) -> Run:
     """The benchmark's own run: what all methods share are its parameters."""
-    same = plans[0].settings.same_in_all.items()
-    shared = {path: value for path, value in same if path.startswith(COMMON)}
-    budget = {
-        "benchmark.trials": plans[0].settings.trials,
-        "benchmark.budget": plans[0].settings.budget_text,
-        "benchmark.repetitions": plans[0].finals,
-    }
-    return store.run(
-        name,
-        "benchmark",
-        identity=f"benchmark:{name}",
-        params=shared,
-        tags=provenance()
-        | {tag_names.KIND: "benchmark"}
-        | {tag_names.BENCHMARK: name, "pfl_ops.methods": ", ".join(plan.method for plan in plans)}
-        | {f"pfl_ops.{key}": str(value) for key, value in budget.items()},
-    )
+    settings, methods = plans[0].settings, ", ".join(plan.method for plan in plans)
+    shared = {path: value for path, value in settings.same_in_all.items() if path.startswith(COMMON)}
+    tags = {tag_names.KIND: "benchmark", tag_names.BENCHMARK: name, "pfl_ops.methods": methods}
+    budget = {"trials": settings.trials, "budget": settings.budget_text, "repetitions": plans[0].finals}
+    tags |= provenance() | {f"pfl_ops.benchmark.{key}": str(value) for key, value in budget.items()}
+    return store.run(name, "benchmark", identity=f"benchmark:{name}", params=shared, tags=tags)
 
 
 def _run_study(
@@ -335,9 +320,7 @@ def _searches(made: Benchmark) -> list[Record]:
 
 def _go_on(begun: Sequence[tuple[PreparedStudy, StudyStorage]], name: str, options: StudyOptions) -> str:
     methods = ",".join(plan.method for plan, _ in begun)
-    done, wanted = (
-        sum(study_storage.done() for _, study_storage in begun),
-        sum(plan.settings.trials for plan, _ in begun),
-    )
+    done = sum(study_storage.done() for _, study_storage in begun)
+    wanted = sum(plan.settings.trials for plan, _ in begun)
     command = f"pfl-ops tune {methods} --name {name}{options.repeated(begun[0][0].finals)} --resume"
     return f"stopped with {trials_done(done, wanted)} done; go on with: {command}"

@@ -23,12 +23,7 @@ from pfl_ops.tuning.studies.study_storage import recorded
 
 
 def choose(
-    suite: Suite,
-    rule: ChoiceRule,
-    *,
-    scale: ChoiceScale = "full",
-    home: str | Path | None = None,
-    **settings: Any,
+    suite: Suite, rule: ChoiceRule, *, scale: ChoiceScale = "full", home: str | Path | None = None, **settings: Any
 ) -> Choices:
     """Tune every method of a rule and return what was chosen.
 
@@ -59,16 +54,9 @@ def choose(
             )
             methods[label] = dict(study.best)
             scores[label] = round(score(study, rule), 4)
-    return Choices(
-        rule.name,
-        "chosen",
-        f"{suite.command}{'' if scale == 'full' else f' --scale {scale}'} --choose FILE",
-        datetime.now(UTC).strftime("%Y-%m-%d"),
-        methods,
-        rule.budget,
-        scores,
-        scale,
-    )
+    command = f"{suite.command}{'' if scale == 'full' else f' --scale {scale}'} --choose FILE"
+    today = datetime.now(UTC).strftime("%Y-%m-%d")
+    return Choices(rule.name, "chosen", command, today, methods, rule.budget, scores, scale)
 
 
 def experiment_of(suite: Suite, rule: ChoiceRule, label: str, scale: ChoiceScale = "full") -> Experiment:

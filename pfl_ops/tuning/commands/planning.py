@@ -196,9 +196,8 @@ def check_benchmark(plans: Sequence[PreparedStudy], known: Mapping[str, Mapping[
         raise PflOpsError(f"a study is named '{name}' already; choose another --name")
     others = {str(record[BENCHMARK]) for record in known.values() if record.get(BENCHMARK)}
     if resume and name not in others:
-        raise (
-            unknown("benchmark", name, others) if others else PflOpsError(f"no benchmark '{name}', and no other either")
-        )
+        no_benchmark = PflOpsError(f"no benchmark '{name}', and no other either")
+        raise unknown("benchmark", name, others) if others else no_benchmark
 
 
 def begun_studies(

@@ -71,15 +71,7 @@ def settings_of(
     def settings(method: str) -> Settings:
         part = part_of[method]
         made = Settings.of(
-            part.experiment,
-            part.space,
-            limits,
-            metric,
-            mode,
-            scheduler,
-            hold,
-            shared,
-            seeds_per_trial=seeds_per_trial,
+            part.experiment, part.space, limits, metric, mode, scheduler, hold, shared, seeds_per_trial=seeds_per_trial
         )
         return _as_begun(made, begun.get(method))
 

@@ -258,15 +258,9 @@ def conduct(
             elif study_storage.confirmations():  # of an earlier call
                 parent.tags({"pfl_ops.confirmation": "none: the trial with the best value is chosen"})
             _keep_pictures(parent, study)
-            kept_tables = {
-                "environments.csv": study.environments,
-                "tests.csv": study.tests,
-                "parts.csv": study.parts,
-                "baselines.csv": study.baselines,
-            }
-            for kept, rows in kept_tables.items():
-                if rows is not None:
-                    parent.text(to_csv(rows), kept)
+            for name in ("environments", "tests", "parts", "baselines"):
+                if (rows := getattr(study, name)) is not None:
+                    parent.text(to_csv(rows), f"{name}.csv")
             parent.tags(_remarks(study, earlier=not study_storage.new))
             presented.end(parent, study, session.view)
             return study

@@ -116,15 +116,14 @@ def _point(settings: Settings, configuration: Point) -> tuple[Point | None, dict
         key = parameter.key
         if not parameter.active(point):
             continue
-        value = _in_decimals(configuration[key], parameter) if key in configuration else None
-        problem = parameter.problem(value) if key in configuration else None
-        taken = key in configuration and problem is None
-        point[key] = value if taken else usual.get(key)
-        if taken:
-            del left_out[key]
-        elif key in configuration:
-            left_out[key] = str(problem)
-    problem = None
+        point[key] = usual.get(key)
+        if key in configuration:
+            value = _in_decimals(configuration[key], parameter)
+            if problem := parameter.problem(value):
+                left_out[key] = problem
+            else:
+                point[key] = value
+                del left_out[key]
     if len(left_out) < len(configuration):
         problem = point_problem(settings.space.parameters, point)
         if problem is None and (error := refusal(settings.experiment, point)):

@@ -35,6 +35,7 @@ MOST_AXES = 10  # parameters in one picture; more would not be readable
 TREES = 32  # of fANOVA's forest
 LINE = 80  # characters of a line of text above a picture
 
+IMPORTANCE = {"fanova": "fANOVA", "ped_anova": "PED-ANOVA, of the best tenth"}
 NAMES = ("importance_fanova", "importance_ped_anova", "slice", "contour", "parallel_coordinate", "edf", "timeline")
 
 
@@ -70,18 +71,17 @@ class Pictures:
 
     @property
     def importance(self) -> pd.DataFrame:
-        columns = {
-            kind: self._shares(kind) for kind in ("fanova", "ped_anova") if f"importance_{kind}" in self.drawable
-        }
-        table = pd.DataFrame(columns)
-        table.index.name = "parameter"
-        return table.reset_index() if columns else pd.DataFrame(columns=["parameter", "fanova", "ped_anova"])
+        columns = {kind: self._shares(kind) for kind in IMPORTANCE if f"importance_{kind}" in self.drawable}
+        if not columns:
+            return pd.DataFrame(columns=["parameter", *IMPORTANCE])
+        return pd.DataFrame(columns).rename_axis("parameter").reset_index()
 
     def draw(self, name: str) -> "Figure":
         """Draw one of `drawable`."""
         with _plots() as plots:
-            figure: Figure = getattr(self, f"_{name}")(plots)
-            return figure if name.startswith("importance") else in_theme(self._with_units(figure))
+            if name.startswith("importance"):
+                return self._bars(name.removeprefix("importance_"))
+            return in_theme(self._with_units(getattr(self, f"_{name}")(plots)))
 
     def slices(self) -> "dict[str, Callable[[], Figure]]":
         """Return what draws the slice of each parameter, by its label."""
@@ -113,13 +113,7 @@ class Pictures:
 
     # -- the pictures ------------------------------------------------------------------------------------------------
 
-    def _importance_fanova(self, plots: Any) -> "Figure":
-        return self._bars("fanova", "fANOVA")
-
-    def _importance_ped_anova(self, plots: Any) -> "Figure":
-        return self._bars("ped_anova", "PED-ANOVA, of the best tenth")
-
-    def _bars(self, kind: str, title: str) -> "Figure":
+    def _bars(self, kind: str) -> "Figure":
         from pfl_ops.figures import canvas, style
 
         shares = sorted(self._shares(kind).items(), key=lambda pair: pair[1])
@@ -129,7 +123,7 @@ class Pictures:
             axes.bar_label(bars, [f"{share:.2f}" for _, share in shares], padding=3)
             axes.set_xlim(0, 1.12 * max((share for _, share in shares), default=1.0) or 1.0)
             rest = [name for name in self.varied if name not in dict(shares)]
-            axes.set_xlabel(f"importance ({title}), {len(self.complete)} complete trials")
+            axes.set_xlabel(f"importance ({IMPORTANCE[kind]}), {len(self.complete)} complete trials")
             if rest:
                 canvas.headline(figure, fill(f"Not in all trials, so without: {', '.join(rest)}", LINE))
         return figure
@@ -263,11 +257,8 @@ class Pictures:
 
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                evaluator = (
-                    FanovaImportanceEvaluator(n_trees=TREES, seed=0)
-                    if kind == "fanova"
-                    else PedAnovaImportanceEvaluator()
-                )
+                fanova = FanovaImportanceEvaluator(n_trees=TREES, seed=0)
+                evaluator = fanova if kind == "fanova" else PedAnovaImportanceEvaluator()
                 self._importance[kind] = get_param_importances(self.study, evaluator=evaluator, params=self._common())
         return self._importance[kind]
 
@@ -336,11 +327,8 @@ def _renamed(
 
 def _varied(trials: list[FrozenTrial]) -> list[str]:
     """Parameters with more than one value, in the order of the space."""
-    values: dict[str, set[Any]] = {}
-    for trial in trials:
-        for name, value in trial.params.items():
-            values.setdefault(name, set()).add(value)
-    return [name for name, known in values.items() if len(known) > 1]
+    values = by_key((name, value) for trial in trials for name, value in trial.params.items())
+    return [name for name, known in values.items() if len(set(known)) > 1]
 
 
 def _figure_of(axes: Any) -> "Figure":

@@ -81,12 +81,10 @@ class StudyProgress(live.Drawing):
         if self.last is None:
             return Text("starting ...")
         minutes, seconds = divmod(int(time.monotonic() - self.begun), 60)
-        now = (
-            self.line(self.last)
-            if self.last.kind in ("wait", "test", "final", "confirm", "baseline")
-            else self._count(self.last)
-        )
-        if self.last.kind == "rounds":
+        now = self._count(self.last)
+        if self.last.kind in ("wait", "test", "final", "confirm", "baseline"):
+            now = self.line(self.last)
+        elif self.last.kind == "rounds":
             now = f"test run {(self.last.trial or 0) + 1}: round {self.last.round} of {self.last.rounds}"
         title = f"method {self.last.place}  {self.last.method}" if self.last.method else self.last.study
         head = Text(f"{title}  {minutes}:{seconds:02d}  {now}", no_wrap=True, overflow="ellipsis")
@@ -108,6 +106,5 @@ def _of(event: Event) -> str:
 
 def _point(point: Point) -> str:
     """The settings by their last names: lr=0.01 kind=adaptive."""
-    short = [f"{k.rpartition('.')[2]}={v:.3g}" if isinstance(v, float) else f"{k.rpartition('.')[2]}={v}"
-             for k, v in point.items()]  # fmt: skip
-    return " ".join(short)
+    texts = {path: f"{value:.3g}" if isinstance(value, float) else value for path, value in point.items()}
+    return " ".join(f"{path.rpartition('.')[2]}={text}" for path, text in texts.items())

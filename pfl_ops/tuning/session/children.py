@@ -80,17 +80,9 @@ class ChildRun:
 
     def job(self, number: int, execution: Execution, share: ResourceShare, metrics: tuple[str, ...] = ()) -> Job:
         """Return its job; `metrics`: what each report has to hold."""
+        where, full_every = self.session.data_dir, self.session.settings.experiment.evaluation.full_every
         return Job.of(
-            self.purpose,
-            self.label,
-            number,
-            self.experiment,
-            self.session.data_dir,
-            execution,
-            share,
-            metrics,
-            self.stages,
-            self.session.settings.experiment.evaluation.full_every,
+            self.purpose, self.label, number, self.experiment, where, execution, share, metrics, self.stages, full_every
         )
 
     @property

@@ -51,10 +51,7 @@ class Environment:
 
 
 def environments_of(
-    base: Experiment,
-    names: Sequence[str],
-    vary: Mapping[str, Sequence[Any]] | None = None,
-    hold: Collection[str] = (),
+    base: Experiment, names: Sequence[str], vary: Mapping[str, Sequence[Any]] | None = None, hold: Collection[str] = ()
 ) -> tuple[Environment, ...]:
     """Return the environments of some names, each with every combination of the values that vary.
 

@@ -129,16 +129,12 @@ class Reproduction:
     def parent(self, part: Part) -> Run:
         """A suite's own run, below which its cells are tracked."""
         suite, scale, given = part.suite, self.plan.scale, altered(part.suite, part.changes)
+        tags = {tag_names.KIND: "suite", tag_names.SUITE: suite.name, tag_names.SCALE: scale}
         return self.store.run(
             f"{suite.name.replace('/', '-')}-{scale}",
             " ".join((suite.name, scale, *given)),
             identity=":".join(("suite", suite.name, scale, *given)),
-            tags={
-                tag_names.KIND: "suite",
-                tag_names.SUITE: suite.name,
-                tag_names.SCALE: scale,
-                **_changes(suite, part.changes),
-            },
+            tags={**tags, **_changes(suite, part.changes)},
         )
 
     # -- one job -----------------------------------------------------------------------------------------------------
@@ -169,14 +165,9 @@ class Reproduction:
         """The finished run, read from its checkpoint into the store; with other data it would be computed again."""
         check_planned(job.cell.name, job.experiment.digest(self.data_dir), job.digest)
         parent = self.parents[job.suite.name]
-        tags = {
-            tag_names.KIND: "cell",
-            tag_names.SUITE: job.suite.name,
-            tag_names.CELL: job.cell.name,
-            tag_names.SCALE: self.plan.scale,
-            **({tag_names.SUBSTITUTE: job.substitute} if job.substitute else {}),
-            **_changes(job.suite, job.changes),
-        }
+        tags = {tag_names.KIND: "cell", tag_names.SUITE: job.suite.name, tag_names.CELL: job.cell.name}
+        tags |= {tag_names.SCALE: self.plan.scale, **_changes(job.suite, job.changes)}
+        tags |= {tag_names.SUBSTITUTE: job.substitute} if job.substitute else {}
         return runs.run(
             job.experiment,
             store=self.store,

@@ -77,17 +77,10 @@ def notes(studies: Sequence[ReplayedStudy], problems: Sequence[SearchProblem]) -
 def as_csv(studies: Sequence[ReplayedStudy]) -> str:
     """Return a row for each study and rule."""
     rows = [
-        {
-            "method": study.method,
-            "environment": study.environment,
-            "study": study.number,
-            "seed": study.seed,
-            "rule": rule,
-            **asdict(choice),
-        }
+        {"method": study.method, "environment": study.environment, "study": study.number, "seed": study.seed}
+        | {"rule": rule, **asdict(getattr(study, rule))}
         for study in studies
         for rule in RULES
-        for choice in (getattr(study, rule),)
     ]
     return str(pd.DataFrame(rows).to_csv(index=False))
 

@@ -311,14 +311,7 @@ def _study(problem: SearchProblem, rule: StudyRule, number: int, seed: int) -> R
     best = search.best()
     alone = Choice(best, search.runs, search.samples, regret(problem, best, rest))
     return ReplayedStudy(
-        problem.method,
-        problem.environment,
-        number,
-        seeds[0],
-        first,
-        with_confirmation,
-        alone,
-        search.samples < spent,
+        problem.method, problem.environment, number, seeds[0], first, with_confirmation, alone, search.samples < spent
     )
 
 

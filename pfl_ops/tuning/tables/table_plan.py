@@ -59,8 +59,9 @@ class TableRun:
         return metric if self.split == "validation" else tested_key(metric)
 
     @property
-    def stages(self) -> tuple[str, ...]:
-        return self.settings.objective.stages
+    def stages(self) -> tuple[str, ...] | None:
+        """Those to score; None: all."""
+        return self.settings.objective.stages if self.split == "validation" else None
 
     def __str__(self) -> str:
         method, split = self.settings.experiment.algorithm.name, self.split

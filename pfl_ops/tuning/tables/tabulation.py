@@ -26,7 +26,7 @@ from pfl_ops import runs
 from pfl_ops.errors import LONGEST_PATH, PflOpsError, count, echo
 from pfl_ops.federation.settings import Execution
 from pfl_ops.files import ends_whole, sync
-from pfl_ops.jobs.job import Job, SharedPaths
+from pfl_ops.jobs.job import Job, Purpose, SharedPaths
 from pfl_ops.jobs.process import bytes_sent, samples_seen
 from pfl_ops.jobs.report import SAMPLES, SENT_BYTES
 from pfl_ops.jobs.resources import ResourceShare, cluster, share
@@ -176,16 +176,10 @@ class _Source:
         if self.given == len(self.missing):
             return None
         number, (run, digest) = self.given, self.missing[self.given]
+        purpose: Purpose = "trial" if run.split == "validation" else "test"
+        where, execution = self.call.data_dir, self._execution(run.settings)
         job = Job.of(
-            "trial" if run.split == "validation" else "test",
-            str(run),
-            number,
-            run.experiment,
-            self.call.data_dir,
-            self._execution(run.settings),
-            self.part,
-            stages=run.stages if run.split == "validation" else None,
-            planned=digest,
+            purpose, str(run), number, run.experiment, where, execution, self.part, stages=run.stages, planned=digest
         )
         self.given += 1
         self.records[number] = {}
@@ -204,15 +198,14 @@ class _Source:
             call.failed[run] = event.failure.line
             return
         found = record_of(run.metric, digest, records, event.failure.line if event.failure else "", event.report)
-        stages = run.stages if run.split == "validation" else None
-        if stages is not None and not found.error and MEAN_OVER_CLIENTS.fullmatch(run.metric):
-            clients = runs.kept_clients(run.experiment, home=call.folder, data_dir=call.data_dir, stages=stages)
+        if run.stages is not None and not found.error and MEAN_OVER_CLIENTS.fullmatch(run.metric):
+            clients = runs.kept_clients(run.experiment, home=call.folder, data_dir=call.data_dir, stages=run.stages)
             found = replace(found, groups=by_group(clients, run.metric))
         self.journal.write(json.dumps({**asdict(found), "metric": run.metric}) + "\n")
         self.journal.flush()
         os.fsync(self.journal.fileno())
         call.finished[run] = found
-        runs.forget(run.experiment, home=call.folder, data_dir=call.data_dir, stages=stages)
+        runs.forget(run.experiment, home=call.folder, data_dir=call.data_dir, stages=run.stages)
         if call.on_progress is not None:
             call.on_progress(len(call.finished), len(call.plan.runs), time.monotonic() - call.begun)
 
