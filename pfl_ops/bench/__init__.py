@@ -3,7 +3,7 @@
 settings   what is measured
 case       one network and batch size: data, experiment, floating-point operations
 plain, ours, jax_loop   the candidates: what a user would write, the engine's ways, a jitted JAX scan
-process    each candidate in a process of its own; stopwatch: what times it there
+process    each candidate in a process of its own, timed there
 entrants   who takes part, after a short trial
 measure    windows, series and ratios
 load       other load on purpose

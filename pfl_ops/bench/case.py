@@ -92,25 +92,16 @@ class Case:
 
     def experiment(self, precision: Precision, clients: int) -> Experiment:
         """FedAvg on this case's data: a round is J local steps, an average, and the local view of each stage."""
+        optimiser = self.settings.optimiser
+        training = {"rounds": FOREVER, "local_steps": self.steps, "batch_size": self.batch, "precision": precision}
         return Experiment.model_validate(
             {
                 "data": self.section,
                 "partition": {"kind": "iid", "clients": clients},
                 "model": {"name": self.model},
                 "algorithm": {"name": "fedavg"},
-                "training": {
-                    "rounds": FOREVER,
-                    "local_steps": self.steps,
-                    "batch_size": self.batch,
-                    "optimiser": self.settings.optimiser,
-                    "lr": RATE[self.settings.optimiser],
-                    "precision": precision,
-                },
-                "evaluation": {
-                    "global_every": FOREVER,
-                    "subset": self.settings.evaluate_images,
-                    "clients": clients,
-                },
+                "training": {**training, "optimiser": optimiser, "lr": RATE[optimiser]},
+                "evaluation": {"global_every": FOREVER, "subset": self.settings.evaluate_images, "clients": clients},
             }
         )
 

@@ -3,9 +3,8 @@
 import statistics
 from dataclasses import dataclass, field
 
-from pfl_ops.bench.process import Entrant
+from pfl_ops.bench.process import Entrant, Window
 from pfl_ops.bench.settings import Figure
-from pfl_ops.bench.stopwatch import Window
 
 ONCE = Window(1, 0.0)
 

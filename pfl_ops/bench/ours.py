@@ -29,17 +29,9 @@ class EngineCandidate(BenchCandidate):
 
     def __init__(self, case: Case, label: Label, threads: int | None = None) -> None:
         self.case = case
-        self.execution = Execution.model_validate(
-            {
-                "device": case.device.type,
-                "way": label.way,
-                "chunk": label.chunk if label.way == "vmap" else None,
-                "workers": label.workers,
-                "threads": threads,
-                "kernels": label.kernels,
-                "diverged": "continue",  # only speed is measured
-            }
-        )
+        asked = {"device": case.device.type, "way": label.way, "workers": label.workers, "threads": threads}
+        asked |= {"chunk": label.chunk if label.way == "vmap" else None, "kernels": label.kernels}
+        self.execution = Execution.model_validate({**asked, "diverged": "continue"})  # only speed is measured
         self.label = label
         self.simulation = self._simulation(case.settings.clients)
         super().__init__(label, self.simulation.resolved.threads if label.workers == 1 else label.workers)

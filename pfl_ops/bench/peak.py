@@ -8,12 +8,7 @@ from pfl_ops.federation.execution import choose
 from pfl_ops.federation.settings import Execution, Precision
 
 SIDE = {"cpu": 2048, "cuda": 8192}  # of the square matrices
-DTYPE = {
-    "float32": torch.float32,
-    "tf32": torch.float32,
-    "bfloat16": torch.bfloat16,
-    "float64": torch.float64,
-}
+DTYPE = {"float32": torch.float32, "tf32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch.float64}
 
 
 def matmul_rate(device: torch.device, precision: Precision, threads: int, seconds: float = 0.1) -> float:

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from pfl_ops.bench.candidate import Label
+from pfl_ops.bench.candidate import Label, Way
 from pfl_ops.bench.case import Case, Work
 from pfl_ops.bench.measure import Series
 from pfl_ops.bench.settings import BenchSettings, Figure
@@ -79,39 +79,34 @@ class CaseReport:
 
     def beside_jax(self) -> tuple[BenchRow, BenchRow, float] | None:
         """Our fastest training in float32, the faster JAX scan, and how many times as fast ours is."""
-        measured = [
-            row
-            for row in self.rows
-            if row.label.precision == "float32" and "train" in row.figures and not row.figures["train"].given_up
-        ]
-        ours = [row for row in measured if row.label.way in ("loop", "vmap")]
-        theirs = [row for row in measured if row.label.way in ("jax", "jax-vmap")]
+        ours = [row for row in self._trained("loop", "vmap") if not row.figures["train"].given_up]
+        theirs = [row for row in self._trained("jax", "jax-vmap") if not row.figures["train"].given_up]
         if not ours or not theirs:
             return None
-        mine, peer = (max(rows, key=lambda row: row.figures["train"].median) for rows in (ours, theirs))
+        mine, peer = max(ours, key=_trains), max(theirs, key=_trains)
         return mine, peer, mine.figures["train"].over(peer.figures["train"])
 
     def beside_best(self) -> tuple[BenchRow, float, float] | None:
         """The training in float32 that is our fastest by the median, and how many times as fast as it what `auto` takes
         is: by the median of the ratios within a turn, and by the best turn of each."""
-        ours = {
-            row.label: row
-            for row in self.rows
-            if row.label.way in ("loop", "vmap") and row.label.precision == "float32" and "train" in row.figures
-        }
-        if self.auto not in ours:
+        ours = self._trained("loop", "vmap")
+        auto = next((row.figures["train"] for row in ours if row.label == self.auto), None)
+        if auto is None:
             return None
-        auto = ours[self.auto].figures["train"]
-        best = max(ours.values(), key=lambda row: row.figures["train"].median)
-        fastest = max(max(row.figures["train"].values) for row in ours.values())
+        best, fastest = max(ours, key=_trains), max(max(row.figures["train"].values) for row in ours)
         return best, auto.over(best.figures["train"]), max(auto.values) / fastest
+
+    def _trained(self, *ways: Way) -> list[BenchRow]:
+        """Rows of these ways whose training in float32 was measured."""
+        rows = [row for row in self.rows if row.label.precision == "float32" and "train" in row.figures]
+        return [row for row in rows if row.label.way in ways]
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, every single measurement included."""
         beside, choice = self.beside_jax(), self.beside_best()
+        named = ("model", "dataset", "batch", "optimiser", "clients", "steps", "parameters")
         return {
-            **{name: getattr(self, name) for name in ("model", "dataset", "batch", "optimiser", "clients", "steps")},
-            "parameters": self.parameters,
+            **{name: getattr(self, name) for name in named},
             "flop_per_sample": self.work._asdict(),
             "flop_counted_by": "torch.utils.flop_counter: convolutions and matrix products",
             "rows": [self._row(row) for row in self.rows],
@@ -126,17 +121,12 @@ class CaseReport:
         }
 
     def _row(self, row: BenchRow) -> dict[str, Any]:
-        return {
-            "candidate": str(row.label),
-            **asdict(row.label),
-            "threads": self.threads[row.label],
-            "chosen_by_auto": row.chosen,
-            **{
-                figure: {"unit": UNITS[figure], **_plain(series), **self._beside(row, figure)}
-                for figure, series in row.figures.items()
-            },
-            "peak_memory_mib": row.memory_mib,
+        about = {"candidate": str(row.label), **asdict(row.label), "threads": self.threads[row.label]}
+        figures: dict[str, Any] = {
+            figure: {"unit": UNITS[figure], **_plain(series), **self._beside(row, figure)}
+            for figure, series in row.figures.items()
         }
+        return {**about, "chosen_by_auto": row.chosen, **figures, "peak_memory_mib": row.memory_mib}
 
     def _beside(self, row: BenchRow, figure: Figure) -> dict[str, float | None]:
         return {"over_plain": self.ratio(row, figure), "share_of_peak": self.share(row, figure)}
@@ -208,6 +198,11 @@ def case_report(case: Case, rows: list[BenchRow], **rest: Any) -> CaseReport:
         rows=rows,
         **rest,
     )
+
+
+def _trains(row: BenchRow) -> float:
+    """The median rate of its training."""
+    return row.figures["train"].median
 
 
 def _plain(series: Series) -> dict[str, Any]:

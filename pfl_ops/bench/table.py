@@ -46,19 +46,13 @@ def _title(case: CaseReport) -> Text:
 
 def _table(case: CaseReport) -> Table:
     figures = [figure for figure in HEADS if any(figure in row.figures for row in case.rows)]
-    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
-    table.add_column("")
-    table.add_column("")
-    for figure in figures:
-        for head in HEADS[figure]:
-            table.add_column(head, justify="right")
-    table.add_column("MiB", justify="right")
+    table = Table("", "", box=None, pad_edge=False, padding=(0, 1, 0, 0))
+    for head in (*(head for figure in figures for head in HEADS[figure]), "MiB"):
+        table.add_column(head, justify="right")
     for row in case.rows:
-        cells = [str(row.label) + "*" * row.chosen, SHORT[row.label.precision]]
-        for figure in figures:
-            cells += _cells(case, row, figure)
-        cells.append("" if row.memory_mib is None else f"{row.memory_mib:,.0f}")
-        table.add_row(*cells)
+        cells = [cell for figure in figures for cell in _cells(case, row, figure)]
+        used = "" if row.memory_mib is None else f"{row.memory_mib:,.0f}"
+        table.add_row(str(row.label) + "*" * row.chosen, SHORT[row.label.precision], *cells, used)
     return table
 
 

@@ -6,7 +6,7 @@ import torch
 from pfl_ops.bench.candidate import BenchCandidate, Label
 from pfl_ops.bench.measure import Series, Timed
 from pfl_ops.bench.peak import matmul_rate
-from pfl_ops.bench.stopwatch import Stopwatch, Window
+from pfl_ops.bench.process import Stopwatch, Window
 
 
 class Clock:
@@ -35,7 +35,7 @@ class Takes(BenchCandidate):
 @pytest.fixture
 def clock(monkeypatch):
     clock = Clock()
-    monkeypatch.setattr("pfl_ops.bench.stopwatch.time", clock)
+    monkeypatch.setattr("pfl_ops.bench.process.time", clock)
     return clock
 
 

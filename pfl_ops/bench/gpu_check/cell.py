@@ -47,11 +47,8 @@ def _rounds(o: Options, state: StatePlace, how: str = "") -> Iterator[CheckRow]:
         yield extrapolated(title, rounds, o.sizes.rounds, total)
         yield _memory(o, _asked(o, process, "peaks"), estimated["mib"], how)
     except NoAnswer:
-        yield (
-            extrapolated(title, rounds, o.sizes.rounds, total)
-            if rounds
-            else CheckRow("cell", title, "skipped", NO_TIME)
-        )
+        cut = CheckRow("cell", title, "skipped", NO_TIME)
+        yield extrapolated(title, rounds, o.sizes.rounds, total) if rounds else cut
         yield CheckRow("cell", f"memory{how}", "skipped", NO_TIME)
     finally:
         process.kill()

@@ -50,10 +50,8 @@ class Rounds:
     def about(self) -> dict[str, Any]:
         """Return the execution that was chosen, as text, and the number of rounds."""
         r, training = self.simulation.resolved, self.simulation.training
-        return {
-            "execution": f"{r.way}, stacks of {r.chunk}, {r.workers} worker(s), {r.threads} thread(s)",
-            "rounds": training.rounds,
-        }
+        execution = f"{r.way}, stacks of {r.chunk}, {r.workers} worker(s), {r.threads} thread(s)"
+        return {"execution": execution, "rounds": training.rounds}
 
     def estimate(self) -> dict[str, float]:
         """Return the estimate of the whole run: seconds, and MiB without the libraries' own."""

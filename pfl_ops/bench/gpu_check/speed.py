@@ -13,8 +13,8 @@ from pfl_ops.bench.gpu_check.options import Options
 from pfl_ops.bench.gpu_check.outcome import NO_GPU, CheckRow, passed_if, step
 from pfl_ops.bench.ours import EngineCandidate
 from pfl_ops.bench.peak import matmul_rate
+from pfl_ops.bench.process import Stopwatch
 from pfl_ops.bench.settings import BenchSettings, Figure
-from pfl_ops.bench.stopwatch import Stopwatch
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.federation.settings import Execution
 from pfl_ops.probe import Probe
