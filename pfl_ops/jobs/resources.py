@@ -51,10 +51,7 @@ LOGICAL_GPUS = "PFL_OPS_LOGICAL_GPUS"
 
 ADDRESS = re.compile(r"(?:ray://)?(?P<host>\[[0-9a-fA-F:.]+\]|[^\s:/@\[\]]+):(?P<port>\d{1,5})")
 
-ONE_ATTEMPT = {
-    "RAY_gcs_server_port_wait_time_s": "1",
-    "RAY_py_gcs_connect_timeout_s": "10",
-}
+ONE_ATTEMPT = {"RAY_gcs_server_port_wait_time_s": "1", "RAY_py_gcs_connect_timeout_s": "10"}
 """Ray's own settings for joining a cluster: one attempt of some 10 s, instead of twenty of 30 s each."""
 
 

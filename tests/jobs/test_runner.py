@@ -10,8 +10,7 @@ from ray.tune.search import Searcher
 from pfl_ops.errors import PflOpsError
 from pfl_ops.jobs import runner
 from pfl_ops.jobs.report import Failure
-from pfl_ops.jobs.runner import TRIES, UNBEGUN, JobList, _Driver
-from pfl_ops.jobs.searcher import JobSearcher
+from pfl_ops.jobs.runner import TRIES, UNBEGUN, JobList, JobSearcher, _Driver
 
 LOST = "The actor died unexpectedly before finishing this task."
 JOBS = [
