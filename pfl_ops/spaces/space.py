@@ -78,11 +78,8 @@ class Parameter:
     def problem(self, value: Value) -> str | None:
         """Why `value` is not one of the parameter's, or None."""
         if self.kind == "choice":
-            return (
-                None
-                if value in self.choices
-                else f"{echo(repr(value))} is not one of {echo(list(self.choices), LONGEST_PATH)}"
-            )
+            known = echo(list(self.choices), LONGEST_PATH)
+            return None if value in self.choices else f"{echo(repr(value))} is not one of {known}"
         number = isinstance(value, int | float) and not isinstance(value, bool)
         if not number or not math.isfinite(value) or (self.kind == "int" and value != int(value)):  # type: ignore[arg-type]
             return f"{echo(repr(value))} is not {'a whole' if self.kind == 'int' else 'a'} number"

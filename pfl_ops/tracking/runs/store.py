@@ -128,10 +128,8 @@ class Store:
             if not offline:
                 raise
             log.warning(
-                "the tracking server %s does not answer: records wait in %s and are sent by the next pfl-ops command "
-                "that uses it",
-                self.target.label,
-                self.home.spool,
+                f"the tracking server {self.target.label} does not answer: records wait in {self.home.spool} and are "
+                "sent by the next pfl-ops command that uses it"
             )
             return False
         return True

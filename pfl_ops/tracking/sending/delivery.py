@@ -30,19 +30,12 @@ from pfl_ops.tracking.spools.spool import Damage, Repetition, Spool
 
 log = logging.getLogger("pfl_ops.tracking")
 
-NEVER = {  # MLflow's answers that no second try will change
-    "ALREADY_EXISTS",
-    "BAD_REQUEST",
-    "ENDPOINT_NOT_FOUND",
-    "FEATURE_DISABLED",
-    "INVALID_PARAMETER_VALUE",
-    "INVALID_STATE",
-    "MALFORMED_REQUEST",
-    "NOT_FOUND",
-    "NOT_IMPLEMENTED",
-    "RESOURCE_ALREADY_EXISTS",
-    "RESOURCE_DOES_NOT_EXIST",
+NEVER = {
+    *("ALREADY_EXISTS", "RESOURCE_ALREADY_EXISTS", "NOT_FOUND", "ENDPOINT_NOT_FOUND", "RESOURCE_DOES_NOT_EXIST"),
+    *("BAD_REQUEST", "INVALID_PARAMETER_VALUE", "INVALID_STATE", "MALFORMED_REQUEST"),
+    *("FEATURE_DISABLED", "NOT_IMPLEMENTED"),
 }
+"""MLflow's answers that no second try will change."""
 LATER = {401, 403, 408, 425, 429}  # HTTP refusals that may pass
 TRIES = 8  # of an entry that the target answers with an error of its own
 SECONDS_UNSAVED = 1.0  # what a kill may cause to be sent again
@@ -169,10 +162,8 @@ class Delivery:
         elif not done:
             reason = f"{self.sender.target.label} does not answer: " if self.down else ""
             log.warning(
-                "%srecords wait in %s and are sent by the next pfl-ops command that uses it%s",
-                reason,
-                self.root,
-                logs.hint(self.root.parent),
+                f"{reason}records wait in {self.root} and are sent by the next pfl-ops command that uses it"
+                f"{logs.hint(self.root.parent)}"
             )
         return done
 
@@ -235,12 +226,8 @@ class Delivery:
             return
         self._down_since = time.monotonic()
         reason = "no answer" if no_answer(error) else first_line(error)
-        log.warning(
-            "%s can't take records (%s); they are kept and sent later%s",
-            self.sender.target.label,
-            reason,
-            logs.hint(self.root.parent),
-        )
+        lost, hint = f"{self.sender.target.label} can't take records ({reason})", logs.hint(self.root.parent)
+        log.warning(f"{lost}; they are kept and sent later{hint}")
 
     def _round(self) -> None:
         """Send what can be sent. Raises Outage."""
@@ -313,11 +300,8 @@ class Delivery:
         if trouble is None:
             trouble = self._troubles[name] = DeliveryProblem(now, now, FIRST_PAUSE)
             log.warning(
-                "records of run '%s' have to wait (%s); they are kept in %s and tried again%s",
-                spool.header["name"],
-                first_line(error),
-                spool.folder,
-                logs.hint(self.root.parent),
+                f"records of run '{spool.header['name']}' have to wait ({first_line(error)}); they are kept in "
+                f"{spool.folder} and tried again{logs.hint(self.root.parent)}"
             )
         else:
             trouble.pause = min(2 * trouble.pause, LONGEST_PAUSE)
@@ -330,14 +314,8 @@ class Delivery:
         damaged, reason = isinstance(error, DamagedJournal), first_line(error, 300)
         op = entry.get("op", "an entry") if isinstance(entry, dict) else "a line"
         if spool.refuse(end, entry, reason, damaged=damaged):
-            log.warning(
-                "%s %s of run '%s' (%s); it is kept in %s",
-                "damaged in the outbox:" if damaged else "MLflow refused",
-                str(op)[:40],
-                spool.header["name"],
-                reason,
-                spool.folder,
-            )
+            what = f"{'damaged in the outbox:' if damaged else 'MLflow refused'} {str(op)[:40]}"
+            log.warning(f"{what} of run '{spool.header['name']}' ({reason}); it is kept in {spool.folder}")
         self._tag_missing(spool)
 
     def _tag_missing(self, spool: Spool) -> None:

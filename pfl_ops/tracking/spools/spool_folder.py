@@ -59,10 +59,8 @@ def set_aside(folder: Path, reason: str) -> Path:
     folder.rename(place)
     sync(place.parent)
     log.warning(
-        "the outbox of a run is damaged (%s) and was set aside as %s; repeat the run's command: "
-        "it sends what MLflow does not have from the checkpoints",
-        reason,
-        place,
+        f"the outbox of a run is damaged ({reason}) and was set aside as {place}; repeat the run's command: "
+        "it sends what MLflow does not have from the checkpoints"
     )
     return place
 
