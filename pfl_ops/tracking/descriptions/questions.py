@@ -29,6 +29,13 @@ def methods(kind: str, known: Collection[str]) -> View:
         known: the metrics that they have.
     """
     key = methods_key(kind)
+    charts = (
+        Chart("BAR", "Acc = Acc(L) + Acc(G)", ("score/acc",)),
+        Chart("BAR", "Acc(L): on each client's own data", ("score/local/mean",)),
+        Chart("BAR", "Acc(G): on the data of all clients", ("score/global/mean",)),
+        Chart("BAR", "the worst client", ("score/local/worst",)),
+        Chart("SCATTER", "local against global", ("score/global/mean", "score/local/mean")),
+    )
     shown = [key for key in known if metric_keys.place(key) < len(metric_keys.CURVES)]
     curves = [Chart("LINE", key, (key,)) for key in sorted(shown, key=metric_keys.place)]
     return View(
@@ -42,19 +49,7 @@ def methods(kind: str, known: Collection[str]) -> View:
         ),
         order="score/acc",
         descending=True,
-        sections=(
-            (
-                "Which method is best?",
-                (
-                    Chart("BAR", "Acc = Acc(L) + Acc(G)", ("score/acc",)),
-                    Chart("BAR", "Acc(L): on each client's own data", ("score/local/mean",)),
-                    Chart("BAR", "Acc(G): on the data of all clients", ("score/global/mean",)),
-                    Chart("BAR", "the worst client", ("score/local/worst",)),
-                    Chart("SCATTER", "local against global", ("score/global/mean", "score/local/mean")),
-                ),
-            ),
-            ("Over rounds", tuple(curves)),
-        ),
+        sections=(("Which method is best?", charts), ("Over rounds", tuple(curves))),
         folded=tuple(known),
         group=tag_names.CELL if kind == "cell" else tag_names.METHOD,
     )
@@ -87,51 +82,39 @@ def trials(
     both = tuple(key for pair in zip(views["local"], views["global"], strict=True) for key in pair)
     varied = tuple(("params", path) for path in paths)
     goals = tuple(dict.fromkeys([*metric, *both]))
-    curves = sorted([*goals, "train/loss"], key=metric_keys.place)
+    chosen = ("tags", tag_names.CHOSEN)
     title = f": {method}" if method else ""
     scatter = (metric[0], metric[1]) if len(metric) > 1 else (views["global"][0], views["local"][0])
     known = [metrics.key("val", stage, view, "q50") for stage in stages for view in ("local", "global")]
     known += [metrics.key("val", stage, "acc") for stage in stages]
+    charts = (
+        *(Chart("BAR", key, (key,)) for key in metric),
+        Chart("PARALLEL", "settings", tuple(metric), tuple(always)),
+        Chart("SCATTER", "what was gained by what", scatter),
+    )
+    curves = tuple(Chart("LINE", key, (key,)) for key in sorted([*goals, "train/loss"], key=metric_keys.place))
     best = View(
         key=trials_key(method),
         name=f"Trials{title}",
         where=f"tags.`{tag_names.KIND}` = 'trial' and tags.`{tag_names.STUDY}` = '{study}'",
-        columns=(
-            *(("metrics", key) for key in goals),
-            ("tags", tag_names.CHOSEN),
-            *varied,
-            ("tags", tag_names.TRIAL_STATE),
-        ),
+        columns=(*(("metrics", key) for key in goals), chosen, *varied, ("tags", tag_names.TRIAL_STATE)),
         order=metric[0],
         descending=modes[0] == "max",
-        sections=(
-            (
-                "Which trial is best, and at which settings?",
-                (
-                    *(Chart("BAR", key, (key,)) for key in metric),
-                    Chart("PARALLEL", "settings", tuple(metric), tuple(always)),
-                    Chart("SCATTER", "what was gained by what", scatter),
-                ),
-            ),
-            ("Over rounds", tuple(Chart("LINE", key, (key,)) for key in curves)),
-        ),
+        sections=(("Which trial is best, and at which settings?", charts), ("Over rounds", curves)),
         folded=(*known, "cost/up_bytes", "train/lr"),
         group=group,
     )
     if method:
         return [best]
+    bars = tuple(Chart("BAR", key, (key,)) for key in (metric[0], "score/acc"))
     whole = View(
         key="study",
         name="Study",
         where="",
-        columns=(
-            *(("metrics", key) for key in (*metric, "score/acc", "score/acc/std", "score/n")),
-            ("tags", tag_names.CHOSEN),
-            *varied,
-        ),
+        columns=(*(("metrics", key) for key in (*metric, "score/acc", "score/acc/std", "score/n")), chosen, *varied),
         order="",
         descending=True,
-        sections=(("The study", (Chart("BAR", metric[0], (metric[0],)), Chart("BAR", "score/acc", ("score/acc",)))),),
+        sections=(("The study", bars),),
         folded=(*known, "leaderboard/test", "cost/up_bytes", "train/lr"),
     )
     return [best, whole]

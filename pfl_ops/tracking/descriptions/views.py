@@ -68,12 +68,12 @@ class View:
         """The page's own state."""
         columns = [f"{what}.`{name}`" for what, name in self.columns]
         widths = {"attributes.`Run Name`": 330, "runDateAndNestInfo": 140, "duration": 80}
+        group = {"mode": "tag", "groupByData": self.group}
         charts, sections = [], []
         for number, (title, members) in enumerate(self.sections):
-            sections.append(_section(f"{self.key}-{number}", title, display=True))
-            charts += [
-                _chart(chart, f"{self.key}-{number}-{i}", f"{self.key}-{number}") for i, chart in enumerate(members)
-            ]
+            section = f"{self.key}-{number}"
+            sections.append(_section(section, title, display=True))
+            charts += [_chart(chart, f"{section}-{i}", section) for i, chart in enumerate(members)]
         for name in sorted({_section_of(metric) for metric in self.folded}):
             sections.append(_section(f"{self.key}-{name}", name, display=False))
         return {
@@ -93,11 +93,7 @@ class View:
             "isAccordionReordered": True,  # else MLflow sorts the sections by name
             "hideEmptyCharts": True,
             "useGroupedValuesInCharts": True,
-            "groupBy": (
-                {"aggregateFunction": "average", "groupByKeys": [{"mode": "tag", "groupByData": self.group}]}
-                if self.group
-                else None
-            ),
+            "groupBy": {"aggregateFunction": "average", "groupByKeys": [group]} if self.group else None,
         }
 
 
@@ -154,6 +150,7 @@ def _section(uuid: str, name: str, *, display: bool) -> dict[str, Any]:
 
 
 def _chart(chart: Chart, uuid: str, section: str) -> dict[str, Any]:
+    shown = list(chart.metrics)
     card: dict[str, Any] = {
         "type": chart.kind,
         "uuid": uuid,
@@ -164,15 +161,11 @@ def _chart(chart: Chart, uuid: str, section: str) -> dict[str, Any]:
         "isGenerated": False,
     }
     if chart.kind == "SCATTER":
-        x, y = chart.metrics
+        x, y = shown
         return card | {"xaxis": {"key": x, "type": "METRIC"}, "yaxis": {"key": y, "type": "METRIC"}}
     if chart.kind == "PARALLEL":
-        return card | {
-            "selectedParams": list(chart.params),
-            "selectedMetrics": list(chart.metrics),
-            "showAllRuns": False,
-        }
-    card |= {"metricKey": chart.metrics[0], "selectedMetricKeys": list(chart.metrics)}
+        return card | {"selectedParams": list(chart.params), "selectedMetrics": shown, "showAllRuns": False}
+    card |= {"metricKey": shown[0], "selectedMetricKeys": shown}
     if chart.kind == "LINE":
         card |= {"xAxisKey": "step", "scaleType": "linear", "xAxisScaleType": "linear", "yAxisKey": "metric"}
         card |= {"yAxisExpressions": [], "lineSmoothness": 0, "useGlobalXaxisKey": True, "range": {}}

@@ -103,7 +103,7 @@ class Delivery:
         self._change = threading.Condition()
         self._stop = False
         self._down_since: float | None = -math.inf if down else None  # down from the start: no wait
-        self._troubles: dict[str, DeliveryProblem] = {}
+        self._troubles: dict[Spool, DeliveryProblem] = {}
         self._thread = threading.Thread(target=self._run, name="pfl-ops tracking", daemon=True)
         self._thread.start()
 
@@ -142,14 +142,11 @@ class Delivery:
         with self._change:
             while waiting := self._waiting(spool):
                 since = [self._down_since] if self._down_since is not None else []
-                troubles = [self._troubles.get(key(s.header)) for s in waiting]
+                troubles = [self._troubles.get(s) for s in waiting]
                 if all(troubles):
                     since += [max(trouble.since for trouble in troubles if trouble)]
-                if (
-                    self._stop
-                    or not self._thread.is_alive()
-                    or any(time.monotonic() - moment >= patience for moment in since)
-                ):
+                is_late = any(time.monotonic() - moment >= patience for moment in since)
+                if self._stop or not self._thread.is_alive() or is_late:
                     return False
                 self._change.wait(0.2)
         return True
@@ -207,16 +204,12 @@ class Delivery:
 
     def _ready(self) -> list[Spool]:
         """Spools with something to send that are not in a pause of their own."""
-        now = time.monotonic()
-        troubles = self._troubles
-        return [
-            s for s in self._waiting(None) if (name := key(s.header)) not in troubles or troubles[name].until <= now
-        ]
+        now, troubles = time.monotonic(), self._troubles
+        return [s for s in self._waiting(None) if s not in troubles or troubles[s].until <= now]
 
     def _until_next_try(self) -> float | None:
         """Seconds until the first of the spools in trouble is tried again; None if there are none."""
-        troubles = [self._troubles.get(key(spool.header)) for spool in self._waiting(None)]
-        moments = [trouble.until for trouble in troubles if trouble]
+        moments = [self._troubles[spool].until for spool in self._waiting(None) if spool in self._troubles]
         return max(0.0, min(moments) - time.monotonic()) if moments else None
 
     def _report(self, error: BaseException) -> None:
@@ -234,15 +227,14 @@ class Delivery:
         with self._change:
             spools = sorted(self._ready(), key=lambda spool: spool.header["start"])
         for spool in spools:
-            name = key(spool.header)
             try:
                 if not self._drain(spool):
                     continue
                 with self._change:
                     if spool.closed and not spool.pending:
                         spool.release()
-                        del self.spools[name]
-                        self._troubles.pop(name, None)
+                        del self.spools[key(spool.header)]
+                        self._troubles.pop(spool, None)
             except Outage:
                 raise
             except Exception as error:  # this spool's own trouble: the others go on
@@ -257,7 +249,7 @@ class Delivery:
                 if self._stop or not self._settle(spool, end, entry):
                     return False
                 spool.done(end, entry)
-                self._troubles.pop(key(spool.header), None)
+                self._troubles.pop(spool, None)
                 if self._down_since is not None:
                     log.info("%s takes records again", self.sender.target.label)
                     self._down_since = None
@@ -294,11 +286,11 @@ class Delivery:
 
     def _delay(self, spool: Spool, error: Exception) -> DeliveryProblem:
         """Leave a spool alone for a while; each time for longer."""
-        now, name = time.monotonic(), key(spool.header)
+        now = time.monotonic()
         logs.details.error("trouble with %s", spool.folder, exc_info=error)
-        trouble = self._troubles.get(name)
+        trouble = self._troubles.get(spool)
         if trouble is None:
-            trouble = self._troubles[name] = DeliveryProblem(now, now, FIRST_PAUSE)
+            trouble = self._troubles[spool] = DeliveryProblem(now, now, FIRST_PAUSE)
             log.warning(
                 f"records of run '{spool.header['name']}' have to wait ({first_line(error)}); they are kept in "
                 f"{spool.folder} and tried again{logs.hint(self.root.parent)}"

@@ -382,14 +382,8 @@ class Sender:
         raise DamagedJournal(f"the staged file {name!r} is missing")
 
     def _dataset(self, run_id: str, spool: Spool, entry: JournalEntry) -> None:
-        dataset = Dataset(
-            name=entry["name"],
-            digest=entry["digest"][:LONGEST_DIGEST],
-            source_type=entry["source_type"],
-            source=entry["source"],
-            schema=entry["schema"],
-            profile=entry["profile"],
-        )
+        fields = {name: entry[name] for name in ("name", "source_type", "source", "schema", "profile")}
+        dataset = Dataset(digest=entry["digest"][:LONGEST_DIGEST], **fields)
         tags = [InputTag("mlflow.data.context", entry["context"])]
         self.client.log_inputs(run_id, datasets=[DatasetInput(dataset, tags)])
 
