@@ -157,11 +157,9 @@ class PreparedStudy:
 
     def _check_same(self, study_storage: StudyStorage, data_dir: str | None, resume: bool) -> None:
         if (theirs := study_storage.settings.get(BENCHMARK, "")) != self.benchmark:
-            raise PflOpsError(
-                f"study '{self.name}' is part of benchmark '{theirs}'; go on with that one: --name {theirs} --resume"
-                if theirs
-                else f"study '{self.name}' exists and is no part of a benchmark; choose another --name"
-            )
+            part = f"is part of benchmark '{theirs}'; go on with that one: --name {theirs} --resume"
+            alone = "exists and is no part of a benchmark; choose another --name"
+            raise PflOpsError(f"study '{self.name}' {part if theirs else alone}")
         if study_storage.settings["digest"] != self.settings.digest(data_dir):
             code = code_line(self.settings.experiment.identity(data_dir))
             differs = self.settings.difference(Settings.from_dict(study_storage.settings))

@@ -32,7 +32,7 @@ class ChildRun:
     Attributes:
         session: of the study. experiment: what is run. stages: those to score.
         purpose: of its job. label: of its job, for messages. name: in MLflow.
-        mark: tells it from the study's other runs of the same experiment.
+        mark: tells it from the study's other runs of the same experiment; "": its purpose does.
         tags: beside those that all runs of a study have.
     """
 
@@ -41,14 +41,14 @@ class ChildRun:
     purpose: Purpose
     label: str
     name: str
-    mark: str
     stages: tuple[str, ...]
+    mark: str = ""
     tags: Mapping[str, str] = field(default_factory=dict)
 
     @cached_property
     def identity(self) -> str:
         """By it a run that was begun before is found again."""
-        return f"{self.experiment.digest(self.session.data_dir)}:{self.mark}"
+        return f"{self.experiment.digest(self.session.data_dir)}:{self.mark or self.purpose}"
 
     def open(self, is_over: bool = False) -> Run:
         """Open it in MLflow, or find it there.
@@ -139,7 +139,6 @@ class Children:
             purpose="confirmation",
             label=f"confirmation of trial {number:03d}, {part}",
             name=f"{self.session.prefix}confirm-{number:03d}-seed{part.seed} {part.environment}".rstrip(),
-            mark="confirmation",
             stages=self.session.settings.objective.stages,
             tags={COLOUR: trial_colour(number), "pfl_ops.confirms": f"trial-{number:03d}", **_tags(part)},
         )
@@ -152,7 +151,6 @@ class Children:
             purpose="baseline",
             label=f"FedAvg in {part}",
             name=f"{self.session.prefix}baseline-seed{part.seed} {part.environment}",
-            mark="baseline",
             stages=baseline_objective(self.session.settings.objective).stages,
             tags={"pfl_ops.baseline": BASELINE, **_tags(part)},
         )

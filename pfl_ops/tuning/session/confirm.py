@@ -24,6 +24,7 @@ from pfl_ops.jobs.resources import ResourceShare
 from pfl_ops.jobs.runner import JobEvent
 from pfl_ops.metric_keys import error_key
 from pfl_ops.section import SEED_OFFSET
+from pfl_ops.spaces import Point
 from pfl_ops.statistics import above, holm, mean_std
 from pfl_ops.tuning.session.tracked_job import RunningPart, TrackedJobs
 from pfl_ops.tuning.studies.parts import PartResult, TrialPart
@@ -191,7 +192,8 @@ class Confirmations(TrackedJobs):
         self.over = False
         self.result: Confirmation | None = None
         self.waiting: deque[tuple[int, int, str]] = deque()
-        self._trials: dict[int, FrozenTrial] | None = None
+        self._is_read = False
+        self._points: dict[int, Point] = {}  # number of a trial -> its configuration
         self._values: dict[int, dict[int, float]] = {}
         self._results: dict[int, list[PartResult]] = {}  # of runs with a value
         self._lost: dict[int, str] = {}
@@ -205,10 +207,9 @@ class Confirmations(TrackedJobs):
             self.plan()
         if not self.waiting:
             return None
-        assert self._trials is not None
         number, seed, environment = self.waiting.popleft()
         part, self._given = TrialPart(seed, environment), self._given + 1
-        run = self.session.children.confirmation(number, point_of(self._trials[number]), part)
+        run = self.session.children.confirmation(number, self._points[number], part)
         return self._begin(self._given, run, part, number)
 
     def plan(self) -> None:
@@ -217,12 +218,11 @@ class Confirmations(TrackedJobs):
         n, k, goal = session.settings.confirm, session.settings.confirm_top, session.settings.objective
         if not n:
             study_storage.drop_choice()
-        if self._trials is None:
+        if not self._is_read:
             self._read(study_storage.top(k) if n and goal.single else [])
-        assert self._trials is not None
-        if len(self._trials) < 2:
-            if self._trials and len(study_storage.trials()) > 1:
-                (number,) = self._trials
+        if len(self._points) < 2:
+            if self._points and len(study_storage.trials()) > 1:
+                (number,) = self._points
                 text = f"not confirmed: trial {number:03d} has the only configuration that is complete"
                 session.tell("confirmed", text=f"{study_storage.name}: {text}")
             self.over = True
@@ -230,18 +230,18 @@ class Confirmations(TrackedJobs):
         seeds = [session.settings.experiment.seed + SEED_OFFSET + i for i in range(n)]
         fewest = min(n, FEWEST)
         for looked in range(fewest, n + 1):
-            left = [number for number in self._trials if number not in self._lost]
+            left = [number for number in self._points if number not in self._lost]
             missing = [run for s in seeds[:looked] for t in left for run in self._missing(t, s)]
             if missing and (len(left) > 1 or looked == fewest):  # one that is left gets the seeds of the first look
                 self.waiting.extend(missing)
                 return
             larger, name = goal.modes[0] == "max", session.settings.goal.metrics[0]
-            self.result = judge(name, larger, self._values, self._lost, seeds[:looked], self._errors, self._earlier)
-            if self.result.separated or len(left) < 2:
+            result = judge(name, larger, self._values, self._lost, seeds[:looked], self._errors, self._earlier)
+            self.result = result
+            if result.separated or len(left) < 2:
                 break
-        assert self.result is not None
-        if study_storage.choose(self.result.winner, list(self._trials)):
-            session.tell("confirmed", text=f"{study_storage.name}: {self.result}")
+        if study_storage.choose(result.winner, list(self._points)):
+            session.tell("confirmed", text=f"{study_storage.name}: {result}")
         self.over = True
 
     def _missing(self, number: int, seed: int) -> list[tuple[int, int, str]]:
@@ -273,32 +273,29 @@ class Confirmations(TrackedJobs):
 
     def _read(self, trials: Iterable[tuple[int, FrozenTrial]]) -> None:
         """Take the runs that are recorded for these configurations."""
-        self._trials = dict(trials)
+        self._is_read, self._points = True, {number: point_of(trial) for number, trial in trials}
         recorded = self.session.study_storage.confirmations()
-        points = [point_of(trial) for trial in self._trials.values()]
-        self._earlier = len(
-            {repr(sorted(record["params"].items())) for record in recorded if record["params"] not in points}
-        )
-        for number, trial in self._trials.items():
-            own = [record for record in recorded if record["params"] == point_of(trial)]
-            self._values[number], self._errors[number] = {}, {}
-            self._results[number] = [
-                self._result(TrialPart.of_record(record), record["value"], record.get("standard_error"))
-                for record in own
-                if not record["error"]
-            ]
+        others = [record["params"] for record in recorded if record["params"] not in self._points.values()]
+        self._earlier = len({repr(sorted(params.items())) for params in others})
+        for number, point in self._points.items():
+            self._values[number], self._errors[number], self._results[number] = {}, {}, []
+            for record in (record for record in recorded if record["params"] == point):
+                part, standard_error = TrialPart.of_record(record), record.get("standard_error")
+                self._take(number, part, record["value"], standard_error, record["error"])
             self._combine(number)
-            failed = [f"{TrialPart.of_record(record)} {record['error']}" for record in own if record["error"]]
-            if failed:
-                self._lost[number] = failed[0]
 
-    def _result(self, part: TrialPart, value: float, error: float | None) -> PartResult:
+    def _take(self, number: int, part: TrialPart, value: float, standard_error: float | None, error: str) -> None:
+        """Note the value of a run, or why it has none."""
         metric = self.session.settings.objective.metrics[0]
-        return PartResult(part, {metric: value}, {} if error is None else {metric: error})
+        if error:
+            self._lost.setdefault(number, f"{part} {error}")
+        else:
+            errors = {} if standard_error is None else {metric: standard_error}
+            self._results[number].append(PartResult(part, {metric: value}, errors))
 
     def _record(self, event: JobEvent, now: RunningPart) -> tuple[str, float]:
         session, metric = self.session, self.session.settings.objective.metrics[0]
-        assert self._trials is not None and now.trial is not None
+        assert now.trial is not None
         last = now.job.last.metrics if now.job.last else {}
         value, standard_error = last.get(metric, math.nan), last.get(error_key(metric))
         error = ""
@@ -312,19 +309,10 @@ class Confirmations(TrackedJobs):
             error = f"has {metric} {value}"
         if event.failure is None or event.failure.diverged:
             session.study_storage.confirm(
-                trial=now.trial,
-                params=point_of(self._trials[now.trial]),
-                seed=now.part.seed,
-                environment=now.part.environment,
-                value=None if error else value,
-                error=error,
-                standard_error=standard_error,
-                samples=int(event.report.get(SAMPLES, 0)),
-                seconds=now.job.seconds,
-            )
-            if error:
-                self._lost.setdefault(now.trial, f"{now.part} {error}")
-            else:
-                self._results[now.trial].append(self._result(now.part, value, standard_error))
-                self._combine(now.trial)
+                trial=now.trial, params=self._points[now.trial], seed=now.part.seed,
+                environment=now.part.environment, value=None if error else value, error=error,
+                standard_error=standard_error, samples=int(event.report.get(SAMPLES, 0)), seconds=now.job.seconds,
+            )  # fmt: skip
+            self._take(now.trial, now.part, value, standard_error, error)
+            self._combine(now.trial)
         return error or (event.failure.line if event.failure else ""), value
