@@ -22,27 +22,7 @@ from pfl_ops.spaces.shared import MethodSpace, in_unit_of, restrictions, share
 from pfl_ops.spaces.space import Parameter, Point, Space, SpaceError, decoded
 
 __all__ = [
-    "COMMON",
-    "Axes",
-    "MethodSpace",
-    "Parameter",
-    "Point",
-    "Space",
-    "SpaceError",
-    "at_ends",
-    "check",
-    "decoded",
-    "find",
-    "from_dict",
-    "grid_points",
-    "grid_space",
-    "hold",
-    "idle",
-    "in_unit_of",
-    "names",
-    "parse",
-    "read",
-    "read_common",
-    "restrictions",
-    "share",
-]
+    "COMMON", "Axes", "MethodSpace", "Parameter", "Point", "Space", "SpaceError", "at_ends", "check", "decoded", "find",
+    "from_dict", "grid_points", "grid_space", "hold", "idle", "in_unit_of", "names", "parse", "read", "read_common",
+    "restrictions", "share",
+]  # fmt: skip

@@ -6,21 +6,11 @@ from typing import TYPE_CHECKING
 
 from pfl_ops import rng
 from pfl_ops.errors import PflOpsError, did_you_mean
-from pfl_ops.spaces.space import (
-    Conditions,
-    Parameter,
-    Point,
-    Space,
-    SpaceError,
-    Value,
-    named,
-    one_of,
-    point_problem,
-    short,
-)
+from pfl_ops.spaces.space import Parameter, Point, Space, SpaceError, named, one_of, point_problem, short
 
 if TYPE_CHECKING:
     from pfl_ops.config.experiment import Experiment
+    from pfl_ops.spaces.space import Conditions, Value
 
 MOST_CONTEXTS = 10_000  # combinations of values above one parameter
 DRAWS = 64  # points drawn to see that the experiment accepts what the space allows
@@ -53,7 +43,7 @@ def hold(space: Space, keys: Collection[str], experiment: "Experiment") -> Space
     varied: set[str] = set()
     held: dict[str, list[Conditions]] = {}  # under which conditions a held key exists
 
-    def left_of(when: Conditions) -> Conditions | None:
+    def left_of(when: "Conditions") -> "Conditions | None":
         """The conditions that stay when those on held keys are decided; None: they can't be met."""
         left: Conditions = ()
         for key, values in when:
@@ -82,7 +72,7 @@ def hold(space: Space, keys: Collection[str], experiment: "Experiment") -> Space
     return Space(space.source, named(kept), tuple(points))
 
 
-def _merged(conditions: Conditions) -> Conditions | None:
+def _merged(conditions: "Conditions") -> "Conditions | None":
     """Return the conditions that hold where all do, a key once; None: nowhere."""
     merged: dict[str, tuple[Value, ...]] = {}
     for key, values in conditions:
