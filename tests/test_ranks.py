@@ -74,3 +74,17 @@ def test_few_or_many_seeds() -> None:
 def test_pairs_that_are_equal_in_the_given_values_do_not_count() -> None:
     found = agreement([1.0, 1.0, 2.0], [[3, 3, 3], [4, 4, 4], [5, 5, 5]])
     assert (found.agreeing, found.pairs) == (2, 2) and found.tau == pytest.approx(2 / math.sqrt(6))
+
+
+@pytest.mark.parametrize("unit", [1, 100, 1e9])
+def test_equal_means_of_seeds_in_another_order_are_tied(unit: float) -> None:
+    """The last two have 0.1, 0.2, 0.3 and 0.3, 0.2, 0.1, whose sums differ by rounding alone: their pair is tied, and
+    two pairs are in the opposite order, so that τ = −2 / √(3 · 2).
+
+    In 10 of 27 draws the first seed is there more often than the last one, in 10 less often (τ = −1/3 and −1), and in
+    7 the two are tied: these have the median.
+    """
+    values = [[unit * x for x in of] for of in ((0.9, 0.8, 0.7), (0.1, 0.2, 0.3), (0.3, 0.2, 0.1))]
+    found, median = agreement([1, 2, 3], values), agreement([1, 2, 3], values, level=0)
+    assert (found.low, found.high) == (-1, pytest.approx(-1 / 3))
+    assert [found.tau, median.low, median.high] == pytest.approx([-2 / math.sqrt(6)] * 3)

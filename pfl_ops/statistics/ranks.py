@@ -10,6 +10,7 @@ import numpy as np
 MOST_EXACT = 5
 """Repetitions up to which all n^n resamples are taken; 3,125 of five."""
 DRAWS = 2_000
+EQUAL = 9  # decimals in which tied means agree, of values in parts of the largest one
 
 
 @dataclass(frozen=True)
@@ -75,8 +76,9 @@ def agreement(given: Sequence[float], found: Sequence[Sequence[float]], level: f
     (1.0, 1.0, 1.0, 3, 3)
     """
     values = np.asarray(found, dtype=np.float64)
+    values = values / (np.abs(values).max() or 1.0)
     n = values.shape[1]
-    means = values.mean(axis=1)
+    means = values.mean(axis=1).round(EQUAL)
     differing = [(i, j) for i, j in combinations(range(len(given)), 2) if given[i] != given[j]]
     agreeing = sum((given[j] - given[i]) * (means[j] - means[i]) > 0 for i, j in differing)
     low, high = _interval(given, values, level) if n >= 3 else (None, None)
@@ -91,7 +93,7 @@ def _interval(given: Sequence[float], values: np.ndarray, level: float) -> tuple
         draws = np.random.default_rng(0).integers(n, size=(DRAWS, n))
     counts = np.stack([(draws == seed).sum(axis=1) for seed in range(n)], axis=1)  # [draws, n]
     unique, times = np.unique(counts, axis=0, return_counts=True)
-    taken = [kendall_tau(given, means.tolist()) for means in unique @ values.T / n]
+    taken = [kendall_tau(given, means.tolist()) for means in (unique @ values.T / n).round(EQUAL)]
     known = [(tau, int(count)) for tau, count in zip(taken, times, strict=True) if tau is not None]
     if not known:
         return None, None
