@@ -249,12 +249,13 @@ def entry(method, value, scores, *, mode="max", error="", diverged=None, errors=
         for seed, score in scores.items()
     ]
     rows = {"trial": [0], "state": ["complete"], "val/L1/acc": [value], "seconds": [2.5], "samples": [1200]}
+    tested = [*scores, *(diverged or ())]
     study_storage = SimpleNamespace(
         chosen=lambda: (0, SimpleNamespace(values=[value], params={"algorithm.x": 0.5})),
         confirmations=list,
         sampled=lambda: 1,
         table=lambda metrics: pd.DataFrame(rows),
-        openings=lambda: [{"params": {"algorithm.x": 0.5}, "seeds": list(scores)}] if scores else [],
+        openings=lambda: [{"params": {"algorithm.x": 0.5}, "seeds": tested}] if tested else [],
     )
     plan = SimpleNamespace(method=method, name=f"b.{method}", settings=settings)
     return leaderboard.MethodStudy(
@@ -303,6 +304,15 @@ def test_choice_without_a_rival_is_named_beside_confirmed_ones():
     notes = leaderboard_notes.notes(entries, leaderboard.leaderboard(entries))
     (told,) = [note for note in notes if note.startswith("Chosen among")]
     assert told.endswith("toy not separated after 3. Not repeated, since only one configuration is complete: rival.")
+    begin = "Chosen among the best configurations, repeated with new seeds on validation data: toy "
+    for lost, end in (
+        ({1: "seed 1001 diverged"}, "after 3, since every other one diverged."),
+        ({0: "seed 1000 diverged", 1: "seed 1001 diverged"}, "as by the search, since every one diverged."),
+    ):
+        entries[0].study.confirmation = judge("val/L1/acc", True, values, lost, [1000, 1001, 1002])
+        table = leaderboard.leaderboard(entries)
+        assert any(note.startswith(f"{begin}{end}") for note in leaderboard_notes.notes(entries, table))
+    assert table["confirmed_n"].tolist() == [0, 0] and table["confirmed"].isna().all()
     entries[1].plan.settings = entries[1].plan.settings.limited(StudyLimits(confirm=0))
     assert "Not repeated" not in " ".join(leaderboard_notes.notes(entries, leaderboard.leaderboard(entries)))
 
@@ -336,10 +346,11 @@ def test_method_without_a_test_score_has_no_rank():
     table = leaderboard.leaderboard(entries)
     assert table["method"].tolist() == ["rival", "toy"] and pd.isna(table["rank"][1])
     told = " ".join(leaderboard_notes.notes(entries, table))
-    assert "No rank, since no test run has a score: toy." in told and "closed" not in told
+    assert "No rank, since no test run has a score: toy." in told
+    assert "closed" not in told and "validation scores, of" not in told
     entries[1] = entry("rival", 0.8, {0: math.nan, 1: math.nan})
     told = " ".join(leaderboard_notes.notes(entries, leaderboard.leaderboard(entries)))
-    assert "No test run has a score: ranked by validation scores, of one seed." in told
+    assert "No test run has a score: ranked by validation scores, of one seed." in told and "No rank" not in told
 
 
 def test_clients_that_are_drawn_to_be_scored_are_a_note():
@@ -361,8 +372,8 @@ def test_validation_scores_of_varied_cohorts_rank_no_methods():
     """Both are scored at L2, with shares from 0.1 on: each trial on its own share of the clients."""
     entries = [entry("toy", 0.9, {}), entry("rival", 0.8, {})]
     assert leaderboard.leaderboard(entries)["rank"].tolist() == [1, 2]
-    for one in entries:
-        space = spaces.parse("participation.share: {float: [0.1, 1.0]}")
+    for one, least in zip(entries, (0.3, 0.1), strict=True):
+        space = spaces.parse(f"participation.share: {{float: [{least}, 1.0]}}")
         one.plan.settings = replace(one.plan.settings, space=space, objective=Objective(("val/L2/acc",), ("max",)))
     assert leaderboard.leaderboard(entries)["rank"].isna().all()
     assert leaderboard_notes._cohorts(entries) == (
@@ -370,9 +381,13 @@ def test_validation_scores_of_varied_cohorts_rank_no_methods():
         "clients in all trials (participation.share is varied). They are not comparable, and methods have no rank by "
         "them. Tests score absent clients too."
     )
+    for one in entries:
+        one.plan.settings = replace(one.plan.settings, space=SPACE)
+    assert leaderboard.leaderboard(entries)["rank"].tolist() == [1, 2]
     for one in entries:  # all clients take part, and weigh in the draws what γ says
         space = spaces.parse("participation.gamma: {float: [0.1, 1.0]}")
         one.plan.settings = replace(one.plan.settings, space=space)
+        assert leaderboard.leaderboard(entries)["rank"].isna().all(), "of one method, or both"
     assert leaderboard_notes._cohorts(entries).startswith(
         "Validation scores of toy, rival (L2) are those of the last round's cohort, not the same clients in all trials "
         "(participation.gamma is varied). They are not comparable"
@@ -456,10 +471,11 @@ def test_no_rank_is_told_where_every_method_diverged_in_a_test():
 
 
 def test_equal_scores_share_a_rank():
-    scores = {0: 0.5, 1: 0.6}
-    entries = [entry("toy", 0.9, scores), entry("rival", 0.8, scores), entry("late", 0.8, {0: 0.1, 1: 0.3})]
+    """The means of 0.1, 0.2, 0.3 and of 0.3, 0.2, 0.1 differ by rounding alone."""
+    first, second, third = ({seed: 0.1 * n for seed, n in enumerate(of)} for of in ((1, 2, 3), (3, 2, 1), (1, 1, 2)))
+    entries = [entry("toy", 0.9, first), entry("rival", 0.8, second), entry("late", 0.8, third)]
     table = leaderboard.leaderboard(entries)
-    assert table["rank"].tolist() == [1, 1, 3] and table["p"][1] == 1
+    assert table["rank"].tolist() == [1, 1, 3] and table["p"][1] == pytest.approx(1)
     assert any("A tie for the first rank: toy, rival." in note for note in leaderboard_notes.notes(entries, table))
 
 
@@ -492,8 +508,35 @@ def test_runs_with_new_seeds_count_as_search_and_are_told():
 
 
 def test_small_scores_win_where_smaller_is_better():
-    entries = [entry("toy", 0.9, {0: 0.5, 1: 0.5}, mode="min"), entry("rival", 0.8, {0: 0.6, 1: 0.7}, mode="min")]
-    assert leaderboard.leaderboard(entries)["method"].tolist() == ["toy", "rival"]
+    """rival is 0.1, 0.11 and 0.1 above toy. late diverged with its only seed: there is no other test to correct for.
+
+    Of toy's trials the second was pruned at 0.2, below the first one's 0.9; the third is worse, the last one failed.
+    """
+    first, above = {0: 0.5, 1: 0.7, 2: 0.6}, {0: 0.6, 1: 0.81, 2: 0.7}
+    lost = entry("late", 0.1, {}, mode="min", diverged={0: "diverged"})
+    entries = [entry("rival", 0.8, above, mode="min"), entry("toy", 0.9, first, mode="min"), lost]
+    states, values = ["complete", "pruned", "complete", "failed"], [0.9, 0.2, 0.95, None]
+    trials = {"trial": range(4), "state": states, "val/L1/acc": values, "seconds": [1.0] * 4, "samples": [9] * 4}
+    entries[1].study_storage.table = lambda metrics: pd.DataFrame(trials)
+    table = leaderboard.leaderboard(entries)
+    assert table["method"].tolist() == ["toy", "rival", "late"] and table["p_holm"][1] == table["p"][1] < 0.01
+    assert table.loc[0, ["trials", "complete", "pruned", "failed", "sampled"]].tolist() == [4, 2, 1, 1, 1]
+    (note,) = [note for note in leaderboard_notes.notes(entries, table) if note.startswith("Differences")]
+    assert note.endswith("same partition in each; at 5 % told apart from toy: rival.")
+    assert leaderboard.traces(entries).query("method == 'toy'")["best"].tolist() == [0.9] * 4
+
+
+def test_methods_with_other_numbers_of_seeds_are_tested_over_those():
+    entries = [*three()[:2], entry("late", 0.5, {0: 0.4, 1: 0.59})]
+    table = leaderboard.leaderboard(entries)
+    assert table[["common", "p_seeds"]].values.tolist() == [[0, 0], [2, 2], [3, 3]]
+    assert any("paired t test over 2 to 3 seeds" in note for note in leaderboard_notes.notes(entries, table))
+
+
+def test_validation_ranks_no_method_that_diverged_in_its_only_test():
+    entries = [entry("toy", 0.8, {}), entry("rival", 0.9, {}, diverged={0: "diverged"})]
+    table = leaderboard.leaderboard(entries)
+    assert table["method"].tolist() == ["toy", "rival"] and table["rank"].tolist() == [1, pd.NA]
 
 
 def test_differences_are_paired_by_seed_and_corrected_for_their_number():
@@ -522,7 +565,7 @@ def test_seeds_that_were_added_after_a_test_make_it_anytime_valid():
     entries = [entry("toy", 0.9, first), entry("rival", 0.8, second)]
     (opened,) = entries[1].study_storage.openings()
     other = {"params": {"algorithm.x": 0.25}, "seeds": [0, 1, 2]}
-    entries[1].study_storage.openings = lambda: [opened, other]
+    entries[1].study_storage.openings = lambda: [opened, other, opened]
     assert set(leaderboard.leaderboard(entries)["p_test"]) == {"t"}
     entries[1].study_storage.openings = lambda: [{**opened, "seeds": [0, 1, 2]}, opened]
     table = leaderboard.leaderboard(entries)
@@ -698,8 +741,20 @@ def test_what_is_chosen_from_one_common_space_is_no_complaint_and_a_restricted_m
     note = "rival has first trials from 1 recommendations, not from 0 recommendations"
     assert any(note in each for each in leaderboard_notes.notes([toy, later], table))
     few = changed(toy, space=replace(common, first=({**ADAM}, {**ADAM, "training.lr": 0.01})), trials=1)
-    notes = leaderboard_notes.notes([few, rival], leaderboard.leaderboard([few, rival]))
+    enough = changed(rival, space=few.plan.settings.space, trials=2)
+    notes = leaderboard_notes.notes([few, enough], leaderboard.leaderboard([few, enough]))
     assert any("Fewer trials than recommended settings to try first: toy 2." in note for note in notes)
+
+
+def test_recommended_settings_that_hold_and_were_not_tuned_are_named():
+    """FLIU recommends Adam at 0.001. The rate is another one here, or was varied."""
+    experiment = Experiment.of("fliu", dataset="digits")
+    assert experiment.algorithm.recommended == {"training.optimiser": "adam", "training.lr": 0.001}
+    other = changed(entry("toy", 0.9, {}), experiment=experiment.override({"training.lr": 0.002}))
+    rates = spaces.parse("training.lr: {float: [0.001, 0.1]}")
+    varied = changed(entry("rival", 0.9, {}), experiment=experiment, space=rates)
+    told = "Settings that methods bring along: toy training.optimiser=adam; rival training.optimiser=adam."
+    assert leaderboard_notes._own_settings([other, varied]) == told
 
 
 def test_a_failed_method_stands_last_with_its_reason():
@@ -713,7 +768,7 @@ def test_a_failed_method_stands_last_with_its_reason():
 
 def test_a_method_that_diverged_in_a_test_run_has_no_mean_no_rank_and_no_p_value():
     """Its other seeds are the best of all; the seed that diverged is counted, not dropped."""
-    lost = {2: "diverged at round 7, client 12, lr 0.4"}
+    lost = {3: "diverged at round 9", 2: "diverged at round 7, client 12, lr 0.4"}
     entries = [
         entry("toy", 0.9, {0: 0.8, 1: 0.9}, diverged=lost),
         entry("rival", 0.1, {0: 0.2, 1: 0.3, 2: 0.2}),
@@ -722,11 +777,12 @@ def test_a_method_that_diverged_in_a_test_run_has_no_mean_no_rank_and_no_p_value
     table = leaderboard.leaderboard(entries)
     assert table["method"].tolist() == ["rival", "late", "toy"] and table["rank"].tolist()[:2] == [1, 2]
     row = table.iloc[2]
-    assert row["status"] == "diverged" and row["diverged_tests"] == 1 and pd.isna(row["rank"])
+    assert row["status"] == "diverged" and row["diverged_tests"] == 2 and pd.isna(row["rank"])
     assert row[["test", "std", "local", "worst", "difference", "p", "p_holm"]].isna().all()
+    assert set(table["p_test"]) == {"t"}, "the seeds that diverged were not left out"
     assert table["p_holm"][1] == min(1, 3 * table["p"][1])  # its two pairs stay in the family
     assert any("p corrected for all pairs of methods (Holm)" in n for n in leaderboard_notes.notes(entries, table))
-    said = "1 of 3 test runs: seed 2 diverged at round 7, client 12, lr 0.4"
+    said = "2 of 4 test runs: seed 2 diverged at round 7, client 12, lr 0.4; seed 3 diverged at round 9"
     assert row["error"] == said
     assert f"| diverged: {said} |" in leaderboard.markdown(table, leaderboard_notes.notes(entries, table))
     assert leaderboard.tests(entries)["score"].tolist() == [0.8, 0.9, 0.2, 0.3, 0.2, 0.1, 0.3, 0.1]

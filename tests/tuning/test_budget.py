@@ -382,10 +382,20 @@ def test_scores_of_other_clients_have_no_ranks_at_equal_cost():
 
 
 def test_equal_values_share_a_rank_and_small_ones_win_where_smaller_is_better():
-    a, b, c = (search(name, (v, 10, 1.0, 1.0), larger=False) for name, v in (("a", 0.3), ("b", 0.2), ("c", 0.2)))
+    best = (("a", 0.4), ("b", 0.3), ("c", 0.1 + 0.2))  # the last two differ by rounding
+    a, b, c = (search(name, (0.5, 5, 1.0, 1.0), (v, 5, 1.0, 1.0), larger=False) for name, v in best)
     table = costs.equal_cost([a, b, c])
     assert table[table["cost"] == "trials"]["rank"].tolist() == [3, 1, 1]
     assert "trials: b = c, a;" in costs.notes(table)[0]
+
+
+def test_trials_count_in_the_order_in_which_they_ended():
+    """Of two at once the second one ended first: it alone is within the other method's one trial."""
+    several = search("several", (0.9, 10, 1.0, 2.0), (0.5, 10, 1.0, 1.0))
+    (_, slow), (_, fast) = several.study_storage.trials()
+    slow.datetime_complete, fast.datetime_complete = fast.datetime_complete, slow.datetime_complete
+    table = costs.equal_cost([several, search("one", (0.7, 10, 1.0, 1.0))])
+    assert table[table["cost"] == "trials"]["validation"].tolist() == [0.5, 0.7]
 
 
 def test_method_that_sends_nothing_sets_no_budget_of_bytes():

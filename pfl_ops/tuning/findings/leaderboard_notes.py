@@ -160,9 +160,13 @@ def _confirmed(entries: Sequence[MethodStudy]) -> str:
         if entry.study is None:
             continue
         if found := entry.study.confirmation:
-            how = "separated" if found.separated else "not separated"
+            how = f"{'' if found.separated else 'not '}separated after {len(found.seeds)}"
+            if found.winner in found.lost:
+                how = "as by the search, since every one diverged"
+            elif found.second is None:
+                how = f"after {len(found.seeds)}, since every other one diverged"
             changed = f", not trial {found.first:03d} as the search" if found.changed else ""
-            told.append(f"{entry.plan.method} {how} after {len(found.seeds)}{changed}")
+            told.append(f"{entry.plan.method} {how}{changed}")
         elif entry.plan.settings.confirm:
             alone.append(entry.plan.method)
     if not told:
