@@ -236,6 +236,8 @@ def test_equal_differences_stay_undecided() -> None:
     assert (found.p, found.low, found.high, found.n_tested) == (1.0, None, None, 3)
     assert np.isinf(confidence_sequence(x, scale=[1.0] * 3)[1]).all()
     assert above(*constant).p > 0.5 and above(*reversed(constant)).p == 1.0
+    bytes_sent = {0: 9e8, 1: 1.0, 2: 2.0}  # 9.1 more each, but for the rounding of the first
+    assert anytime({seed: 9.1 + value for seed, value in bytes_sent.items()}, bytes_sent).p == 1.0
     same = anytime({0: 0.5, 1: 0.7}, {0: 0.5, 1: 0.7})
     assert (same.difference, same.p) == (0.0, 1.0)
     # one that differs by more than rounding is a spread
@@ -284,7 +286,7 @@ def test_seeds_up_to_the_first_that_is_missing() -> None:
         [float(ends[-1]) for ends in confidence_sequence([0.01, 0.02, 0.03])]
     )
     assert anytime(a, {}).p is None and math.isnan(anytime(a, {}).difference)
-    one = anytime({0: 0.9, 1: 0.8, 2: 0.7}, {0: 0.8, 2: 0.5})
+    one = anytime({0: 0.9, 1: 0.8, 2: 0.7}, {0: 0.8, 1: nan, 2: 0.5})
     assert (one.n, one.n_tested, one.low, one.high, one.p) == (2, 1, None, None, None)
     assert (one.difference, one.tested_difference) == (pytest.approx(0.15), pytest.approx(0.1))
 

@@ -63,6 +63,8 @@ def test_paired_where_there_is_no_test() -> None:
     assert (one.n, one.low, one.p) == (1, None, None) and one.difference == pytest.approx(0.1)
     same = paired({0: 0.9, 1: 0.8}, {0: 0.9, 1: 0.8})
     assert (same.n, same.difference, same.low, same.high, same.p) == (2, 0.0, 0.0, 0.0, 1.0)
+    never = paired(dict.fromkeys(range(3), 0.0), dict.fromkeys(range(3), 0.0))  # no client was ever right
+    assert (never.difference, never.low, never.high, never.p) == (0.0, 0.0, 0.0, 1.0)
     # 0.9 − 0.8, 0.8 − 0.7 and 0.3 − 0.2 differ in the last bit; that must not pass for the surest of differences
     constant = paired({0: 0.9, 1: 0.8, 2: 0.3}, {0: 0.8, 1: 0.7, 2: 0.2})
     reverse = paired({0: 0.8, 1: 0.7, 2: 0.2}, {0: 0.9, 1: 0.8, 2: 0.3})
