@@ -170,6 +170,20 @@ def test_seeds_of_p_are_said_where_they_are_fewer(made: Any, shelf: Any) -> None
     assert found.table.set_index("setting").loc["fedavg", ["common seeds", "p seeds"]].tolist() == [5, 5]
 
 
+def test_a_difference_without_p_says_of_how_many_seeds_it_is(made: Any, shelf: Any) -> None:
+    """fliu's mean is (0.6 + 0.9 + 0.9)/3 = 0.8; ditto has 0.7 in seed 0 alone, 0.1 more than fliu there. fedavg has the
+    seeds 2 and 3, local none of fliu's."""
+    runs = [made("fliu", s, a) for s, a in enumerate((0.6, 0.9, 0.9))]
+    runs += [made("ditto", 0, 0.7), made("fedavg", 2, 0.5), made("fedavg", 3, 0.5), made("local", 7, 0.3)]
+    (group,) = (found := go(shelf(runs), metric="local/mean")).groups
+    assert [line.label for line in group.lines] == ["fliu", "ditto", "fedavg", "local"]
+    assert group.lines[1].difference is not None and group.lines[1].difference.difference == pytest.approx(0.1)
+    told = "difference of 'ditto', 'fedavg' to the first: over 1 common seed, means over all"
+    assert p_notes(found, group) == (told,)
+    (group,) = (found := go(shelf(runs[:1] + runs[3:4]), metric="local/mean")).groups
+    assert p_notes(found, group) == ()
+
+
 def test_the_best_line_is_told_apart_from_every_other(made: Any, shelf: Any) -> None:
     """With five seeds e may reach 51² = 2601. ditto is as far from fliu as fedavg is, in its mean, but varies more."""
     noise = (0.001, -0.002, 0.0, 0.002, -0.001)

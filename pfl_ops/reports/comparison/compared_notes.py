@@ -76,15 +76,20 @@ def scored_notes(group: Group) -> tuple[str, ...]:
 
 
 def p_notes(c: ComparisonData, group: Group) -> tuple[str, ...]:
-    """Return a line each on p values of fewer seeds than a line has, and on lines or metrics without one."""
+    """Return a line each on p values of fewer seeds than a line has, on lines or metrics without one, and on
+    differences without p that are of fewer seeds than the means beside them."""
     if metric_keys.is_neutral(group.metric):
         return (f"{group.metric} is neither better large nor small: there is no best line, and no p value",)
     few: dict[tuple[int, int], list[str]] = {}
+    of_part: dict[int, list[str]] = {}
+    most = len(group.lines[0].values(group.metric, c.at))
     for line in group.lines:
         test = line.difference
         lacks = test is not None and c.at == "final" and test.n_tested < 2 <= test.n
         if test is not None and (lacks or (test.p is not None and test.n_tested < len(line.runs))):
             few.setdefault((test.n_tested, test.n), []).append(line.label)
+        elif test is not None and test.p is None and 0 < test.n < max(most, len(line.values(group.metric, c.at))):
+            of_part.setdefault(test.n, []).append(line.label)
     told = []
     for (tested, common), names in few.items():
         of, ends = some_labels(names), "the test ends at the first one that a line lacks"
@@ -94,6 +99,8 @@ def p_notes(c: ComparisonData, group: Group) -> tuple[str, ...]:
             told.append(f"p of {of} is over {tested} of {common} common seeds: {ends}")
         else:
             told.append(f"p of {of} is over {count(common, 'seed')}, those of which both lines have a value")
+    for n, names in of_part.items():
+        told.append(f"difference of {some_labels(names)} to the first: over {count(n, 'common seed')}, means over all")
     return tuple(told)
 
 
