@@ -349,6 +349,11 @@ NAMES = [
     Bad("study_escape", ("tune", "fedavg", "--name", "\x1b[31m"), "the name of a study"),
     Bad("study_line_break", ("tune", "fedavg", "--name", "a\n"), "got 'a\\n'"),
     Bad("study_unknown", "tune --name nothing --resume", "there is no work folder"),
+    Bad(
+        "study_other_rounds",
+        "tune --name a --resume --rounds 9 --metric train/loss",
+        "leave out training.rounds, --metric",
+    ),
     Bad("compare_nothing", "compare anything", "there is no work folder"),
     Bad("tag_twice", "compare --tag a=1 --tag a=2", "--tag a is given twice"),
 ]

@@ -154,6 +154,14 @@ def tune(
         sets = [text for text in sets if text.partition("=")[0].strip() != "repetitions"]
     changed = held or config or preset or metric or scheduler or search_space or several_environments
     goes_on = bool(resume and name and not changed)  # as it was begun: what the message of Ctrl-C tells people to type
+    if resume and name and changed and not (methods or config or preset or "algorithm.name" in held):
+        given = {"--metric": metric, "--scheduler": scheduler, "--search-space": search_space}
+        given |= {"--environments": environments, "--vary": vary}
+        extra = ", ".join([*held, *(option for option, value in given.items() if value)])
+        raise PflOpsError(
+            f"--name {name} --resume without a method goes on as it was begun; leave out {extra}, or name the method "
+            "and all settings, as when it was begun"
+        )
     if goes_on:
         check_work_folder(storage)
     command = _TuneCommand(
