@@ -53,7 +53,7 @@ results: $(STAMP) ## run what docs/results lacks, its undecided claims for HOURS
 	$(BIN)/pfl-ops reproduce fliu/table1 --only 'path/fliu*' --scale medium --repetitions 5 --results docs/results
 	$(BIN)/pfl-ops reproduce fliu/table1 --only '{iid,ls,qs}/{fedavg,fliu}' --scale medium --repetitions 6 --results docs/results
 	$(BIN)/pfl-ops reproduce fliu/table1 --only '{iid,ls,qs,lsqs}/{fliu75,fliu90}' --scale medium --repetitions 3 --results docs/results
-	$(BIN)/pfl-ops reproduce fliu/table1 --only '{iid,ls}/fliu75' --scale medium --repetitions 7 --results docs/results
+	$(BIN)/pfl-ops reproduce fliu/table1 --only '{iid,ls}/{fliu,fliu75}' --scale medium --repetitions 9 --results docs/results
 	$(BIN)/pfl-ops reproduce fliu/table3 --only 'mnist/k100/{ls,qs,lsqs}/{fedavg,fliu}' --scale medium --repetitions 6 --results docs/results
 	$(BIN)/pfl-ops reproduce fliu/table3 --only mnist/k100/lsqs/local --scale medium --repetitions 6 --results docs/results
 	$(BIN)/pfl-ops reproduce fliu/table3 --only 'mnist/k100/lsqs/{apfl,fedfomo}' --scale medium --repetitions 7 --results docs/results
@@ -76,6 +76,7 @@ results: $(STAMP) ## run what docs/results lacks, its undecided claims for HOURS
 	$(BIN)/pfl-ops reproduce fedavg2rep/table3 --scale small --repetitions 5 --results docs/results
 	$(BIN)/pfl-ops reproduce fedavg2rep/table3 --only '{nc50,nc10}/*/fedavg' --scale small --repetitions 7 --results docs/results
 	$(BIN)/pfl-ops reproduce fedavg2rep/fig1 fedavg2rep/fig2 fedavg2rep/fig4 --scale small --repetitions 5 --results docs/results
+	$(BIN)/pfl-ops reproduce fedavg2rep/fig5 --scale small --repetitions 7 --results docs/results
 	$(BIN)/pfl-ops reproduce fedpg/fig4 fedas/fig5 --scale small --repetitions 5 --results docs/results
 	$(BIN)/pfl-ops reproduce fedpg/fig4 --only 'cifar10/{fedpg,splitgp,apfl,fedrod}' --scale small --repetitions 12 --results docs/results
 	$(BIN)/pfl-ops reproduce fedas/table3 --scale small --repetitions 2 --results docs/results
