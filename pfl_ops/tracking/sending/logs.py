@@ -9,7 +9,7 @@ import threading
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
-from pfl_ops.redaction import RedactingFilter
+from pfl_ops.redaction import RedactingFilter, redact
 
 NAME = "pfl-ops.log"
 LARGEST = 1 << 20  # bytes of the file before it is renamed to pfl-ops.log.1
@@ -18,6 +18,7 @@ LOGGERS = ("mlflow", "sqlalchemy", "alembic", "urllib3")
 details = logging.getLogger("pfl_ops.tracking.details")  # tracebacks of our own deliveries
 details.addHandler(logging.NullHandler())
 details.propagate = False
+details.addFilter(RedactingFilter())
 
 _mutex = threading.Lock()
 _open: dict[Path, tuple[logging.Handler, int]] = {}  # work folder -> handler, stores that use it
@@ -32,6 +33,11 @@ def path(home: Path) -> Path:
 def hint(home: Path) -> str:
     """Return the end of a message that names the log file, "" if there is none."""
     return f"; details: {path(home)}" if path(home).is_file() else ""
+
+
+class _Formatter(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        return redact(super().format(record))
 
 
 class _File(RotatingFileHandler):
@@ -50,8 +56,7 @@ def open_log(home: Path) -> None:
                     _before[name] = (list(logger.handlers), logger.propagate)
                     logger.handlers, logger.propagate = [], False
             handler = _File(path(home), maxBytes=LARGEST, backupCount=1, encoding="utf-8", delay=True)
-            handler.addFilter(RedactingFilter())
-            handler.setFormatter(logging.Formatter("%(asctime)s %(process)d %(levelname)s %(name)s: %(message)s"))
+            handler.setFormatter(_Formatter("%(asctime)s %(process)d %(levelname)s %(name)s: %(message)s"))
             for logger in (details, *map(logging.getLogger, LOGGERS)):
                 logger.addHandler(handler)
         _open[home] = (handler, users + 1)
