@@ -149,14 +149,18 @@ class Spool:
         self._saved = time.monotonic()
         self._delivered: list[Any] = []  # `file` of entries whose files are still there
         self._read_refused()
-        self._opened = self._last_opened(lines)
+        self._opened = 0  # end of the last delivered line that opens the run: what follows is one recording of it
         self._number = 1
         self.last_op: str | None = None
+        end = len(self._first)
         for line in lines[1:]:
+            end += len(line)
             with contextlib.suppress(DamagedJournal):
                 number, entry = decode(line)
                 if number >= self._number:  # else it is a repetition
                     self._number, self.last_op = number + 1, str(entry.get("op"))
+                if entry.get("op") == "open" and end <= self._sent and str(end) not in self._refused:
+                    self._opened = end
         if (self.folder / staged.FILES).exists():
             pending = [entry for _, entry in self.entries()]
             if not any(isinstance(entry, Damage) for entry in pending):
@@ -185,20 +189,6 @@ class Spool:
                 break
             end, last = end + len(line), line
         return end if end == number and mark == digest(self._first + last) else start
-
-    def _last_opened(self, lines: list[bytes]) -> int:
-        """The end of the last delivered line that opens the run: what follows is one recording of it."""
-        end = found = 0
-        for line in lines:
-            end += len(line)
-            if end > self._sent:
-                break
-            if str(end) in self._refused:
-                continue
-            with contextlib.suppress(DamagedJournal):
-                if b'"open"' in line and decode(line)[1].get("op") == "open":
-                    found = end
-        return found
 
     def _read_refused(self) -> None:
         """Count what this journal has lost already."""
