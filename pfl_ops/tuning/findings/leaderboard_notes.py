@@ -19,30 +19,27 @@ def notes(entries: Sequence[MethodStudy], table: pd.DataFrame) -> tuple[str, ...
     changed = [entry.plan.method for entry in entries if leaderboard.choice_changed(entry)]
     first = str(table["method"][0])
     untested = table["method"] if first in changed else {*unlike, *changed}
-    return tuple(
-        note
-        for note in (
-            _scored(entries),
-            _cohorts(entries),
-            _drawn(entries),
-            _seeds(entries, table, set(untested)),
-            _parts(table),
-            _seeds_per_trial(entries),
-            _evaluation_errors(entries),
-            _confirmed(entries),
-            *_ties(entries),
-            _unfair(first, unlike),
-            _changed(changed),
-            _shared(entries),
-            _own_settings(entries),
-            _ends(entries),
-            _budget(table),
-            *tables.sampling_notes([run.final for entry in entries for run in entry.finals], "Acc(G) of test runs"),
-            *_test_data(entries),
-            *_failures(table),
-        )
-        if note
+    found = (
+        _scored(entries),
+        _cohorts(entries),
+        _drawn(entries),
+        _seeds(entries, table, set(untested)),
+        _parts(table),
+        _seeds_per_trial(entries),
+        _evaluation_errors(entries),
+        _confirmed(entries),
+        *_ties(entries),
+        _unfair(first, unlike),
+        _changed(changed),
+        _shared(entries),
+        _own_settings(entries),
+        _ends(entries),
+        _budget(table),
+        *tables.sampling_notes([run.final for entry in entries for run in entry.finals], "Acc(G) of test runs"),
+        *_test_data(entries),
+        *_failures(table),
     )
+    return tuple(filter(None, found))
 
 
 def _scored(entries: Sequence[MethodStudy]) -> str:

@@ -6,8 +6,8 @@ from typing import Literal, TypeAlias
 
 from pfl_ops.spaces import Point
 
-OfSearch: TypeAlias = Literal["packing", "begin", "start", "report", "end", "ended", "baseline"]
-OfChoice: TypeAlias = Literal["confirm", "confirmed", "test", "rounds", "final"]
+SearchKind: TypeAlias = Literal["packing", "begin", "start", "report", "end", "ended", "baseline"]
+ChoiceKind: TypeAlias = Literal["confirm", "confirmed", "test", "rounds", "final"]
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Event:
         method, place: of a benchmark's study, "fliu" and "2 of 4"; "": it is no part of one.
     """
 
-    kind: Literal["wait", "study"] | OfSearch | OfChoice
+    kind: Literal["wait", "study"] | SearchKind | ChoiceKind
     study: str
     wanted: int
     done: int = 0
