@@ -103,7 +103,7 @@ class JobProcess(tune.Trainable):
         raise RuntimeError(f"the simulation ended after round {self.round}")
 
     def _so_far(self, since: list[Record]) -> dict[str, Any]:
-        """What every report holds; `since`: records since the last one."""
+        """The part that all reports have; `since`: records since the last one."""
         spent = {report.SAMPLES: self.samples, report.SENT_BYTES: self.sent_bytes}
         return {report.ROUND: self.round, report.RECORDS: since, **spent}
 
