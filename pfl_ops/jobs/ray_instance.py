@@ -73,7 +73,8 @@ def started(cpus: int, gpus: int) -> Iterator[Path]:
     """
     with scratch(short_folder()) as folder, _without_agents():
         try:
-            with environment(_settings()), _on_loopback(), _with_few_processes(), same_sigterm():
+            on_loopback = replace_attributes(ray_constants, ENABLE_RAY_CLUSTER=False)
+            with environment(_settings()), on_loopback, _with_few_processes(), same_sigterm():
                 reload_settings()
                 ray.init(
                     "local",  # else RAY_ADDRESS would be joined
@@ -169,11 +170,6 @@ def environment(settings: Mapping[str, str | None]) -> Iterator[None]:
         yield
     finally:
         put(before)
-
-
-def _on_loopback() -> AbstractContextManager[None]:
-    """Have a Ray that is started meanwhile listen on 127.0.0.1 only."""
-    return replace_attributes(ray_constants, ENABLE_RAY_CLUSTER=False)
 
 
 def _with_few_processes() -> AbstractContextManager[None]:

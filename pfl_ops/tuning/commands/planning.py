@@ -175,9 +175,8 @@ def benchmark_plans(
         limits = limits.else_of(each.limits)
     finals = max(one.repetitions for one in experiments) if final_repetitions is None else final_repetitions
     plans = [
-        PreparedStudy(one, settings[method].limited(limits), f"{name}.{method}", finals, name)
-        for one in experiments
-        for method in [one.algorithm.name]
+        PreparedStudy(one, each.limited(limits), f"{name}.{method}", finals, name)
+        for one, (method, each) in zip(experiments, settings.items(), strict=True)
     ]
     check_top(given, plans[0].settings)
     return plans

@@ -82,7 +82,8 @@ class StudyStorage:
             optuna.delete_study(study_name=name, storage=store)  # it may be for another objective
         assert objective is not None
         self.new = True
-        self.study = optuna.create_study(storage=store, study_name=name, directions=_directions(objective))
+        directions = [StudyDirection.MAXIMIZE if mode == "max" else StudyDirection.MINIMIZE for mode in objective.modes]
+        self.study = optuna.create_study(storage=store, study_name=name, directions=directions)
         self.study.set_user_attr(SETTINGS, dict(settings or {}))
 
     def check_own(self) -> None:
@@ -440,7 +441,3 @@ def _kind(value: Value) -> str:
     if value is None:
         return "null"
     return "bool" if isinstance(value, bool) else "text" if isinstance(value, str) else "number"
-
-
-def _directions(objective: Objective) -> list[StudyDirection]:
-    return [StudyDirection.MAXIMIZE if mode == "max" else StudyDirection.MINIMIZE for mode in objective.modes]
