@@ -59,13 +59,10 @@ def register(name: str) -> Callable[[T], T]:
             from pfl_ops.algorithms import base
             from pfl_ops.models import register as network
 
-            kind = (
-                base.register
-                if issubclass(thing, base.Algorithm)
-                else network
-                if issubclass(thing, nn.Module)
-                else None
-            )
+            if issubclass(thing, base.Algorithm):
+                kind = base.register
+            elif issubclass(thing, nn.Module):
+                kind = network
         elif callable(thing):
             from pfl_ops.data.partition import partition
             from pfl_ops.federation import losses

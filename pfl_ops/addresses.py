@@ -36,11 +36,10 @@ def check_server(address: str, name: str) -> None:
     except ValueError as error:  # http://[::1
         raise _malformed(address, name, "the host is not a name or an IP address", "http://HOST:PORT") from error
     try:
-        port = parts.port
+        if parts.port == 0:
+            raise ValueError("no port")
     except ValueError as error:
         raise _malformed(address, name, "the port must be a number from 1 to 65535", "http://HOST:PORT") from error
-    if port == 0:
-        raise _malformed(address, name, "the port must be a number from 1 to 65535", "http://HOST:PORT")
     if not host:
         raise _malformed(address, name, "it names no host", "http://HOST:PORT")
 

@@ -52,7 +52,6 @@ def mean_estimate(settings: Settings, data_dir: str | None, execution: Execution
     Raises:
         PflOpsError: the experiment can't be run here.
     """
-
     groups = _alike(settings)
     found = [(runs.estimate(group[0], data_dir=data_dir, execution=execution), len(group)) for group in groups]
     first, n = found[0][0], sum(number for _, number in found)
@@ -88,7 +87,6 @@ def study_lines(found: StudyOutlook, place: SearchPlace, data_dir: str | None, n
     Raises:
         PflOpsError: the experiment can't be run here.
     """
-
     settings, left = found.plan.settings, found.left
     estimate = place.estimate(settings)
     mean = "a run in the mean" if len(_alike(settings)) > 1 else "each"
@@ -112,8 +110,8 @@ def study_lines(found: StudyOutlook, place: SearchPlace, data_dir: str | None, n
         testing = f" (about {duration(estimate.of_runs(_number_of_tests(found)).seconds / at_once)})"
     else:
         text = f"{text}{_done(found)}, {each}"
-    if found.begun is not None and not left.trials:
-        confirmation = confirmation if found.confirmations else ""
+    if found.begun is not None and not left.trials and not found.confirmations:
+        confirmation = ""
     yield text
     work = _varied_work(settings) if left.trials else ""
     yield from filter(
@@ -132,7 +130,6 @@ def benchmark_lines(
     Raises:
         PflOpsError: an experiment cannot be run here; one message has the mistakes of all methods.
     """
-
     settings = {each.plan.method: each.plan.settings for each in found}
     estimates = for_each(settings, lambda method: place.estimate(settings[method]))
     first = found[0].plan.settings
@@ -172,7 +169,6 @@ def _total(
     found: Sequence[StudyOutlook], place: SearchPlace, estimates: Sequence[Estimate], data_dir: str | None
 ) -> str:
     """Return the words on the tests of a benchmark, and on the time of what is left of all its studies."""
-
     first, finals = found[0].plan.settings, found[0].plan.finals
     at_once = _at_once(first, place)
     starting = estimates[0].with_startup().of_trials(0, at_once)
@@ -239,7 +235,6 @@ def _done(found: StudyOutlook, fit: int | None = None) -> str:
     Args:
         fit: trials that its budgets still hold; None: unknown.
     """
-
     left, settings = found.left, found.plan.settings
     fewer = fit is not None and fit < left.trials
     if not _is_begun(found):

@@ -274,11 +274,8 @@ def legend(run: SuiteRun, measures: Sequence[Measure]) -> Iterator[str]:
             "": "it does not say what its ± is over, so that it must not be compared with ours",
         }
         of_spread = f"; {kinds[suite.spread_over]}" if spreads else ""
-        differs = (
-            ""
-            if run.scale == "smoke" or set(run.outcomes) <= set(run.stand_ins)
-            else ", and behind | ours − the paper's"
-        )
+        is_compared = run.scale != "smoke" and not set(run.outcomes) <= set(run.stand_ins)
+        differs = ", and behind | ours − the paper's" * is_compared
         yield f"Beside ours: the paper's number{differs}{of_spread}."
 
 
