@@ -16,6 +16,7 @@ they are the arguments. There is no division, since "/" joins labels. A max, min
 
 import math
 import operator
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -28,7 +29,7 @@ import numpy as np
 from pfl_ops.errors import PflOpsError, by_key, echo
 from pfl_ops.papers.conditions import CellNumber, Expansion, Form, mean
 from pfl_ops.papers.evidence import ClaimEvidence, TermComparison, all_of, at_least
-from pfl_ops.papers.expression import Bound, Labels, Node, Term, labels_of, sides
+from pfl_ops.papers.expression import PART, Bound, Labels, Node, Term, labels_of, sides
 
 Status: TypeAlias = Literal["holds", "does not hold", "undecided", "not run"]
 Values: TypeAlias = Callable[[str, str], Mapping[int, float]]
@@ -359,6 +360,18 @@ class Claim:
 
 derived = partial(Claim, derived=True)
 """A claim that the paper does not make in these terms, see `Claim.derived`."""
+
+CELLS = re.compile(rf"{PART}(?:/{PART})+")
+"""Cells in a claim, of two axes or more."""
+
+
+def about(key: str, *claims: Claim) -> tuple[Claim, ...]:
+    """Return claims about one measure, in which cells stand without its key.
+
+    >>> [claim.says for claim in about("test/L1/acc", Claim("", "*/fliu > max(*/{fedavg,local})"))]
+    ['*/fliu:test/L1/acc > max(*/{fedavg,local}:test/L1/acc)']
+    """
+    return tuple(replace(claim, says=CELLS.sub(rf"\g<0>:{key}", claim.says)) for claim in claims)
 
 
 def _where(bound: Bound) -> str:
