@@ -178,15 +178,9 @@ def _one_by_one(experiment: "Experiment", resume: bool, where: dict[str, Any]) -
         check_planned(f"seed {one.seed}", one.digest(where["data_dir"], seed=False), planned)
         with RunProgress.of(one) as line:
             try:
+                on_estimate = None if results or diverged else tell
                 results.append(
-                    runs.run(
-                        one,
-                        resume=resume,
-                        on_record=line,
-                        on_estimate=None if results or diverged else tell,
-                        wait=False,
-                        **where,
-                    )
+                    runs.run(one, resume=resume, on_record=line, on_estimate=on_estimate, wait=False, **where)
                 )
             except runs.Diverged as error:
                 diverged[one.seed] = str(error)

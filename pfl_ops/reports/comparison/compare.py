@@ -208,39 +208,22 @@ def _group(
 
 
 def _remarks(chosen: SelectedRuns, groups: Sequence[Group], at: At, trials: bool) -> Iterator[str]:
-    """The remarks on what was left out."""
-    if chosen.smoke:
-        yield _smoke(chosen.smoke)
-    if chosen.former:
-        yield _former(chosen.former)
+    """The remarks on what was left out, with names by which it is compared."""
+    if n := sum(chosen.smoke.values()):
+        cells = f"{count(n, 'cell')} of suites at scale smoke {'is' if n == 1 else 'are'} left out"
+        yield f"{cells}; name them to compare them: {listed(sorted(chosen.smoke), 3)}"
+    if n := sum(chosen.former.values()):
+        runs = f"{count(n, 'test run')} of former choices {'is' if n == 1 else 'are'} left out"
+        yield f"{runs}, of {listed([f'study {name}' for name in sorted(chosen.former)], 3)}"
     if chosen.unfinished:
         yield f"not finished, and left out: {listed(chosen.unfinished)}"
-    if chosen.untested:
-        yield _untested(chosen.untested, trials)
+    if chosen.untested and trials:
+        yield f"neither test runs nor trials, and left out: {listed(chosen.untested)}"
+    elif chosen.untested:
+        yield f"no test runs, and left out: {listed(chosen.untested)}; --trials compares trials"
     for group in groups:
         yield from _without_value(group, at)
     yield from _diverged([line for group in groups for line in group.lines], chosen.diverged)
-
-
-def _smoke(left_out: Mapping[str, int]) -> str:
-    """The remark on cells at scale smoke, with names by which they are compared."""
-    n = sum(left_out.values())
-    cells = f"{count(n, 'cell')} of suites at scale smoke {'is' if n == 1 else 'are'} left out"
-    return f"{cells}; name them to compare them: {listed(sorted(left_out), 3)}"
-
-
-def _former(left_out: Mapping[str, int]) -> str:
-    """The remark on test runs of choices that a study does not make any more."""
-    n = sum(left_out.values())
-    runs = f"{count(n, 'test run')} of former choices {'is' if n == 1 else 'are'} left out"
-    return f"{runs}, of {listed([f'study {name}' for name in sorted(left_out)], 3)}"
-
-
-def _untested(names: Sequence[str], trials: bool) -> str:
-    """The remark on names of studies that have nothing to compare."""
-    if trials:
-        return f"neither test runs nor trials, and left out: {listed(names)}"
-    return f"no test runs, and left out: {listed(names)}; --trials compares trials"
 
 
 def _has_one_of(ids: Collection[str], line: Line) -> bool:
@@ -302,15 +285,9 @@ def _lines(runs: Sequence[Result], lost: Sequence[Result]) -> list[Line]:
     lines = []
     for name, some, (_, settings), end in zip(names, members, told, ends, strict=True):
         group = some[0].group
-        lines.append(
-            Line(
-                f"{name} #{group[:6]}" if names.count(name) > 1 else name,
-                tuple(some),
-                settings,
-                diverged=() if end else tuple(diverged.get(group, ())),
-                unfinished=end,
-            )
-        )
+        label = f"{name} #{group[:6]}" if names.count(name) > 1 else name
+        lost_seeds = () if end else tuple(diverged.get(group, ()))
+        lines.append(Line(label, tuple(some), settings, diverged=lost_seeds, unfinished=end))
     return lines
 
 

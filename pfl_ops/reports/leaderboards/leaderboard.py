@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -63,28 +64,18 @@ def leaderboard(
     colours = figures.colours(sorted(table["method"]))
     ahead: list[PageBlock] = [_ranking(table, notes)]
     if points := _local_global(tests[tests["method"].isin(table["method"][table["status"] == "complete"])]):
-        ahead.append(
-            Picture(
-                "local-global",
-                "Local against global: each method's own models on their clients' data, and on all data. Dots are "
-                "seeds, marks their means.",
-                lambda: figures.scatter(points, colours=colours),
-            )
+        caption = (
+            "Local against global: each method's own models on their clients' data, and on all data. Dots are seeds, "
+            "marks their means."
         )
+        ahead.append(Picture("local-global", caption, partial(figures.scatter, points, colours=colours)))
     search: list[PageBlock] = [_spent(table)]
     if costs is not None and len(costs):
         search.append(_equal_cost(costs, table["metric"][0]))
     shares = all(unit_of(metric) == PERCENT for metric in table["metric"])
     if best := _best_so_far(traces):
-        search.append(
-            Picture(
-                "traces",
-                "The search: the best validation score so far, trial by trial.",
-                lambda: figures.lines(
-                    best, xlabel="trial", ylabel="best validation score", percent=shares, colours=colours
-                ),
-            )
-        )
+        draw = partial(figures.lines, best, "trial", "best validation score", percent=shares, colours=colours)
+        search.append(Picture("traces", "The search: the best validation score so far, trial by trial.", draw))
     search += [
         Picture(f"importance-{method}", f"Importance of the parameters of {method} for the validation score.", draw)
         for method, draw in (importance or {}).items()
