@@ -84,9 +84,9 @@ def _shared(study: "Study") -> dict[str, str]:
 def _chosen(study: "Study") -> Iterator[PageBlock]:
     """The choice and its test."""
     for seed, how in study.diverged.items():
-        yield Text(f"Test run with seed {seed}: {how}", "warning")
+        yield Text.warning(f"Test run with seed {seed}: {how}")
     for note in study.environment_notes:
-        yield Text(note, "warning")
+        yield Text.warning(note)
     yield table_of("chosen", tables.chosen(study.best), f"The chosen configuration, trial {study.trial:03d}")
     for note in filter(None, (study.front_note, study.tie_note, study.ends_note)):
         yield Text(sentence(note), "note")

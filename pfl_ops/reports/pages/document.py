@@ -207,6 +207,11 @@ class Text:
     kind: Literal["", "warning", "note", "code"] = ""
     more: tuple[str, ...] = ()
 
+    @classmethod
+    def warning(cls, text: str) -> "Text":
+        """Return a warning."""
+        return cls(text, "warning")
+
 
 @dataclass(frozen=True)
 class ItemList:

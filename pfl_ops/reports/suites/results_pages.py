@@ -110,14 +110,13 @@ def _first(run: SuiteRun) -> Iterator[PageBlock]:
     """Notes on the data and networks of the numbers."""
     suite = run.suite
     if networks := replaced(run):
-        yield Text(
-            f"Scale {run.scale} changes the network: {', '.join(networks)}. Claims are decided for this network here.",
-            "warning",
+        yield Text.warning(
+            f"Scale {run.scale} changes the network: {', '.join(networks)}. Claims are decided for this network here."
         )
     if _is_reduced(run):
         note = suite.scale(run.scale).note.removesuffix(".")
         what = f"changes the paper's setting{f': {note}' if note else ''}"
-        yield Text(f"Scale {run.scale} {what}. Claims are decided for this setting here.", "warning")
+        yield Text.warning(f"Scale {run.scale} {what}. Claims are decided for this setting here.")
     yield from _outdated(run.outdated)
     yield from diverged(run)
     each = [outcome for of_cell in run.outcomes.values() for outcome in of_cell]
@@ -152,10 +151,9 @@ def _assumptions(run: SuiteRun) -> list[str]:
 
 def _outdated(runs: int) -> Iterator[PageBlock]:
     if runs:
-        yield Text(
+        yield Text.warning(
             f"{count(runs, 'run')} of other settings, data or code than the suite has here, or of numbers in another "
-            "unit or of another round: left out.",
-            "warning",
+            "unit or of another round: left out."
         )
 
 

@@ -48,38 +48,33 @@ def _first(run: SuiteRun) -> Iterator[PageBlock]:
         which = (
             "Every cell that was run" if len(moved) == len(run.outcomes) else f"{count(len(moved), 'cell')} of these"
         )
-        yield Text(
+        yield Text.warning(
             f"Substitute data. {which} used {data} in place of the paper's data set, which is not here. Such numbers "
-            "say that the experiment runs, and nothing about the paper: no difference is taken, no claim is judged.",
-            "warning",
+            "say that the experiment runs, and nothing about the paper: no difference is taken, no claim is judged."
         )
     if run.suite.choices:
-        yield Text(
+        yield Text.warning(
             f"Settings that the paper does not state are those of the file {run.suite.choices}; how they were chosen "
-            "stands below. The numbers are those of these settings, and so are the verdicts on claims.",
-            "warning",
+            "stands below. The numbers are those of these settings, and so are the verdicts on claims."
         )
     if run.changes:
         every = len(run.changed) == len(run.suite.cells)
         some = f"{count(len(run.changed), 'cell')}; the others lack the setting, or had this value"
         where = "all cells" if every else some
-        yield Text(
+        yield Text.warning(
             f"Changed by --set: {run.changes_in_words}, in {where}. The numbers are those of the changed settings, and "
-            "so are the verdicts on claims.",
-            "warning",
+            "so are the verdicts on claims."
         )
     if run.scale == "smoke":
-        yield Text(
+        yield Text.warning(
             f"Scale smoke: a few rounds, clients and samples, n = {run.n}. It shows that every experiment runs; its "
-            "numbers are not those of the paper's setting: no difference is taken, no claim is judged.",
-            "warning",
+            "numbers are not those of the paper's setting: no difference is taken, no claim is judged."
         )
     if networks := replaced(run):
         rest = "All else but the changed settings" if run.changes else "All else"
-        yield Text(
+        yield Text.warning(
             f"Scale {run.scale} changes the network: {', '.join(networks)}. {rest} is as at full. Claims are "
-            "decided for this network here, and count apart from those at full.",
-            "warning",
+            "decided for this network here, and count apart from those at full."
         )
     yield from diverged(run)
     yield ItemList(tuple(_items(run)))
@@ -93,10 +88,9 @@ def diverged(run: SuiteRun) -> Iterator[PageBlock]:
     )
     if told:
         changed = f", with {run.changes_in_words}" if run.changes else ""
-        yield Text(
+        yield Text.warning(
             f"Training diverged in {count(len(told), 'cell')}{changed}. The mean of the other repetitions is too good: "
-            "such a cell is not marked as the best, and has no place in an order of methods.",
-            "warning",
+            "such a cell is not marked as the best, and has no place in an order of methods."
         )
         yield ItemList(tuple(("", line) for line in told))
 

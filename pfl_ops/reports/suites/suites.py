@@ -180,7 +180,7 @@ def overview(
     moved = [summary.suite for summary in summaries if summary.stand_ins]
     if moved:
         blocks.append(
-            Text(f"Substitute data in {', '.join(moved)}: their numbers say nothing about the papers.", "warning")
+            Text.warning(f"Substitute data in {', '.join(moved)}: their numbers say nothing about the papers.")
         )
     if summaries:
         blocks.append(_table(summaries))
@@ -248,7 +248,7 @@ def _sensitivity(unchanged: Sequence[SuiteSummary], changed: Mapping[str, SuiteS
     for suite, scale in dict.fromkeys((one.suite, one.scale) for one in changed.values() if one.standings):
         plain = [one for one in unchanged if (one.suite, one.scale) == (suite, scale)][:1]
         columns = [*plain, *(one for one in changed.values() if (one.suite, one.scale) == (suite, scale))]
-        yield from (Text(f"{suite} at {scale}: {warning}", "warning") for one in columns for warning in one.warnings)
+        yield from (Text.warning(f"{suite} at {scale}: {warning}") for one in columns for warning in one.warnings)
         yield sensitivity(suite, scale, [(", ".join(one.changes), one.standings) for one in columns])
 
 

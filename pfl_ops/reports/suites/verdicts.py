@@ -67,18 +67,16 @@ def warnings(run: SuiteRun) -> Iterator[Text]:
         return
     yield from _one_answer(run)
     for key, n_clients in sorted({(number.key, n_clients) for number, n_clients in run.own_alone.items()}):
-        yield Text(
+        yield Text.warning(
             f"{run.suite.measure(key).title} joins no other client's test data to a client's own: of {n_clients} "
             "clients there are too few for so small a share. It is the accuracy on own data, and claims about it are "
-            "not judged.",
-            "warning",
+            "not judged."
         )
     if run.optimisers:
         each = "; ".join(f"{name} ({_assumed(cells)})" for name, cells in run.optimisers.items())
-        yield Text(
+        yield Text.warning(
             f"Some claims compare cells under different optimisers{_given(run)}: {each}. What differs between them may "
-            f"be the optimiser's doing; `--set {OPTIMISER}=...` runs all under one, at the rates that they have.",
-            "warning",
+            f"be the optimiser's doing; `--set {OPTIMISER}=...` runs all under one, at the rates that they have."
         )
 
 
@@ -98,11 +96,10 @@ def _one_answer(run: SuiteRun) -> Iterator[Text]:
     if run.one_answer:
         cells = ", ".join(f"{cell} ({one})" for cell, one in run.one_answer.items())
         whose = "in every seed" if all(one.seeds == one.of for one in run.one_answer.values()) else "in these seeds"
-        yield Text(
+        yield Text.warning(
             f"Networks that give one answer to all inputs{_given(run)}: {cells}. Their accuracy on pooled data is "
             f"exactly the same {whose}, the share of one class. Training failed under these settings, so claims about "
-            f"these cells are not judged{_but_untrained(run)}, and no mean of theirs is the best.",
-            "warning",
+            f"these cells are not judged{_but_untrained(run)}, and no mean of theirs is the best."
         )
 
 
