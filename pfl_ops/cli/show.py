@@ -119,11 +119,8 @@ def _show_section(kind: str, name: str) -> None:
     say(out(), "\n" + (inspect.getdoc(definition(section)) or "") + "\n")
     if rows := list(rows_of(section, f"{singular}.")):
         _print_settings(rows)
-    for title, values in (
-        ("Recommended", getattr(section, "recommended", {})),
-        ("Required", getattr(section, "requires", {})),
-    ):
-        if values:
+    for title, name in (("Recommended", "recommended"), ("Required", "requires")):
+        if values := getattr(section, name, {}):
             say(out(), f"{title}: " + ", ".join(f"{path}={value_text(value)}" for path, value in values.items()))
     if ignored := getattr(section, "ignores", ()):
         say(out(), f"Without effect: {', '.join(ignored)}")

@@ -281,11 +281,7 @@ class Suite:
                 levels.append(more if isinstance(more, Level) else Level(more))
         size = self.scale(scale)
         changes: dict[str, Any] = {"evaluation.final": "all", **self.base}
-        for more in (
-            *(level.changes for level in levels),
-            size.changes,
-            *(level.at.get(scale, {}) for level in levels),
-        ):
+        for more in (*(one.changes for one in levels), size.changes, *(one.at.get(scale, {}) for one in levels)):
             changes |= _instead(more, changes)
         try:
             whole = Experiment.compose(flags={**changes, "repetitions": size.repetitions})

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain
 from typing import Any, NamedTuple, TypeAlias
 
 from pfl_ops.config.experiment import Experiment
@@ -199,11 +200,9 @@ class SuiteRun:
         finished = [cell for cell in self.suite.cells if self.outcomes.get(cell.name)]
         named = {cell.name: self.experiment(cell).training.optimiser for cell in finished}
         mixed: set[str] = set()
-        for cells in (
-            cells & named.keys() for claim in self.suite.claims for cells in claim.compared(self.suite.labels)
-        ):
-            if len({named[cell] for cell in cells}) > 1:
-                mixed |= cells
+        for cells in chain.from_iterable(claim.compared(self.suite.labels) for claim in self.suite.claims):
+            if len({named[cell] for cell in cells & named.keys()}) > 1:
+                mixed |= cells & named.keys()
         found: dict[str, dict[str, bool]] = {}
         for cell in (cell for cell in finished if cell.name in mixed):
             source = self.suite.sources_of(cell).get(OPTIMISER)

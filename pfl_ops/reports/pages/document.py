@@ -261,10 +261,8 @@ class Document:
     files: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for what, names in (
-            ("tables", [table.name for table in self.each(Table)]),
-            ("pictures", [picture.name for picture in self.each(Picture)]),
-        ):
+        named = {"tables": [one.name for one in self.each(Table)], "pictures": [one.name for one in self.each(Picture)]}
+        for what, names in named.items():
             twice = ", ".join(sorted({name for name in names if names.count(name) > 1}))
             if twice:
                 raise PflOpsError(f"report '{self.name}': {twice} names two of its {what}")

@@ -26,8 +26,7 @@ def sensitivity(suite: str, scale: str, columns: Sequence[tuple[str, Sequence[Cl
 
 def _entry(claim: ClaimSummary | None) -> TableCell:
     if claim is None or not claim.agrees:
-        return TableCell(
-            "not judged" if claim is not None and claim.ours == "not judged" else "not run", mark="missing"
-        )
+        text = "not judged" if claim is not None and claim.ours == "not judged" else "not run"
+        return TableCell(text, mark="missing")
     _, mark = STANDINGS[claim.ours]
     return TableCell(claim.agrees, mark=mark, below=(f"{claim.ours}, n = {claim.n_in_words}",))
