@@ -166,18 +166,7 @@ def over(
     with style.style():
         note, names = repetitions({name: one.counts for name, one in found.items()})
         figure, axes = canvas.single(_width(names.values()), _height(len(found)))
-        dashes = _dashes(found)
-        for name, one in found.items():
-            look = seen[name]
-            axes.plot(
-                one.x, one.mean, color=look.colour, linestyle=dashes.get(name, look.dash), label=name, zorder=3,
-                **look.dots(),
-            )  # fmt: skip
-            if one.std.any():
-                axes.errorbar(
-                    one.x, one.mean, one.std, fmt="none", ecolor=look.colour, elinewidth=1.0, capsize=2.5, alpha=0.8,
-                    zorder=2,
-                )  # fmt: skip
+        _draw_lines(axes, found, seen, bars=True)
         _setting_ticks(axes, settings)
         axes.margins(x=0.03)
         if percent:
@@ -235,18 +224,25 @@ def _draw_lines(
     seen: Mapping[str, Look],
     most: int = 9,
     marks: Mapping[str, Points] | None = None,
+    bars: bool = False,
 ) -> None:
+    """Draw lines in bands, or with error bars and a marker at each place."""
     faint = 0.14 if len(series) <= 6 else 0.08
     dashes = _dashes(series)
     for i, (name, one) in enumerate(series.items()):
         look, places = seen[name], len(one.x)
-        step = 1 if places <= DOTTED else places // most
+        step = 1 if bars or places <= DOTTED else places // most
         marked = (i * step // len(series), step)  # at other places on each line
         axes.plot(
             one.x, one.mean, color=look.colour, linestyle=dashes.get(name, look.dash), label=name, markevery=marked,
             zorder=3, **look.dots(),
         )  # fmt: skip
-        if one.std.any():
+        if one.std.any() and bars:
+            axes.errorbar(
+                one.x, one.mean, one.std, fmt="none", ecolor=look.colour, elinewidth=1.0, capsize=2.5, alpha=0.8,
+                zorder=2,
+            )  # fmt: skip
+        elif one.std.any():
             low, high = one.mean - one.std, one.mean + one.std
             axes.fill_between(one.x, low, high, color=look.colour, alpha=faint, linewidth=0, zorder=2, label=name)
     for name, points in (marks or {}).items():
