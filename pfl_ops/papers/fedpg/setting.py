@@ -61,22 +61,15 @@ UNMEASURED = (
 
 def datasets(**small: Changes) -> Axis:
     """The data sets with their networks; `small`: what that scale changes of each."""
-    smoke = {"model.name": "cnn_tiny"}
-    return {
-        "fmnist": Level(
-            {"data.name": "fashion_mnist", "model.name": "mlp"}, "FMNIST", at={"small": small.get("fmnist", {})}
-        ),
-        "cifar10": Level(
-            {"data.name": "cifar10", "model.name": "fakelenet5"},
-            "CIFAR-10",
-            at={"small": {"model.name": "cnn_tiny", **small.get("cifar10", {})}, "smoke": smoke},
-        ),
-        "cifar100": Level(
-            {"data.name": "cifar100", "model.name": "nf_resnet18"},
-            "CIFAR-100",
-            at={"small": {"model.name": "cnn_tiny", **small.get("cifar100", {})}, "smoke": smoke},
-        ),
+    tiny: Changes = {"model.name": "cnn_tiny"}
+    fashion = Level({"data.name": "fashion_mnist", "model.name": "mlp"}, "FMNIST", at={"small": small["fmnist"]})
+    others = {
+        name: Level(
+            {"data.name": name, "model.name": model}, title, at={"small": {**tiny, **small[name]}, "smoke": tiny}
+        )
+        for name, model, title in (("cifar10", "fakelenet5", "CIFAR-10"), ("cifar100", "nf_resnet18", "CIFAR-100"))
     }
+    return {"fmnist": fashion, **others}
 
 
 DATASETS = datasets(
