@@ -211,21 +211,20 @@ class SuiteRun:
 
     @cached_property
     def verdicts(self) -> tuple[Verdict | None, ...]:
-        """The verdict on each claim in our numbers; None: it is not judged, at smoke, about substitute data, about a
-        network that gives one answer to all inputs (but `Claim.untrained`), or about an S-acc. that is L-acc."""
+        """The verdict on each claim in our numbers; None: it is not judged, at smoke or since it cannot be."""
         if self.scale == "smoke":
             return (None,) * len(self.suite.claims)
-        stand_ins, untrained = set(self.stand_ins) & set(self.outcomes), set(self.one_answer)
-        own = set(self.own_alone)
-
-        def is_judged(claim: Claim) -> bool:
-            unfit = stand_ins if claim.untrained else stand_ins | untrained
-            return not (unfit & claim.cells(self.suite.labels) or own & claim.numbers(self.suite.labels))
-
         return tuple(
-            verdict if verdict.status == "not run" or is_judged(claim) else None
+            verdict if verdict.status == "not run" or self.is_judged(claim) else None
             for claim, verdict in zip(self.suite.claims, self.suite.judged(self.outcomes, self.diverged), strict=True)
         )
+
+    def is_judged(self, claim: Claim) -> bool:
+        """False for a claim about substitute data, about a network that gives one answer to all inputs (but
+        `Claim.untrained`), or about an S-acc. that is L-acc."""
+        unfit = set(self.stand_ins) & set(self.outcomes) | (set() if claim.untrained else set(self.one_answer))
+        labels = self.suite.labels
+        return not (unfit & claim.cells(labels) or set(self.own_alone) & claim.numbers(labels))
 
     @cached_property
     def own_alone(self) -> dict[CellNumber, int]:

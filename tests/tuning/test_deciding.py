@@ -47,7 +47,7 @@ def opened(
         return {one.seed: one.metrics[key] for one in found.get(cell, [])}
 
     verdicts = decided([claim.judge(values, LABELS, list(there)) for claim in claims])
-    return open_claims(claims, verdicts, LABELS, set(there), found, set(cells))
+    return open_claims(zip(claims, verdicts, strict=True), LABELS, set(there), found, set(cells))
 
 
 def test_the_cheapest_expected_decision_comes_first():

@@ -17,7 +17,7 @@ from pfl_ops.federation.loop.diverged import Diverged
 from pfl_ops.federation.settings import Execution
 from pfl_ops.jobs.report import Failure
 from pfl_ops.jobs.runner import JobEvent
-from pfl_ops.papers import Divergences, KeptRuns, Measure, Suite
+from pfl_ops.papers import Claim, Divergences, KeptRuns, Measure, Suite
 from pfl_ops.recording import FINISHED
 from pfl_ops.results import Result
 from pfl_ops.tracking.target.run_info import RunInfo
@@ -162,6 +162,27 @@ def test_networks_that_give_one_answer_under_changed_settings_get_no_seeds() -> 
         (part,) = call.plan.parts
         assert len(part.jobs["path/fedavg"]) == 3
         assert any("path/fedavg" in one.cells for one in call._open(part)) is wants
+    fails = Claim("fails", "path/fedavg:test/G/global/mean < 20", untrained=True)
+    suite = replace(TOY, claims=(fails, replace(fails, text="not said of a failure", untrained=False)))
+    call = looked_up(kept, suite, **{"partition.clients": 3})
+    call.read_further()
+    assert [one.claim for one in call._open(call.plan.parts[0])] == [fails], "it is judged there, and got no seeds"
+
+
+def test_s_accuracy_of_own_data_alone_gets_no_seeds() -> None:
+    """Of 10 clients 1 % of the other ones is none, so that no page judges the claim; of 100 it is one."""
+    key = "test/L1/synthetic_1/mean"
+    suite = replace(
+        TOY,
+        base={**TOY.base, "evaluation.synthetic": [1]},
+        measures=(*TOY.measures, Measure(key, "S-acc. c=1 %")),
+        claims=(Claim("S-acc.", f"iid/fedavg:{key} > iid/local:{key}"),),
+    )
+    kept = {TOY.name: {cell.name: [row(seed, suite, 50.0 + seed) for seed in range(3)] for cell in TOY.cells}}
+    for clients, wants in ((10, 0), (100, 1)):
+        call = looked_up(kept, suite, **{"partition.clients": clients})
+        call.read_further()
+        assert len(call._open(call.plan.parts[0])) == wants
 
 
 def test_further_seeds_that_diverged_are_told() -> None:

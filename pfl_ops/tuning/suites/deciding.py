@@ -12,7 +12,7 @@ expected to decide comes after all others, and all of its cells get seeds.
 """
 
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
 
@@ -61,8 +61,7 @@ class OpenClaim:
 
 
 def open_claims(
-    claims: Sequence[Claim],
-    verdicts: Sequence[Verdict],
+    judged: Iterable[tuple[Claim, Verdict]],
     labels: Labels,
     there: Collection[str],
     outcomes: CellResults,
@@ -72,12 +71,12 @@ def open_claims(
     """Return the undecided claims, the one with the cheapest expected decision first.
 
     Args:
-        claims, verdicts: of a suite, alike in order. labels: the suite's axes. there: names of its cells; instances
-            about a hole of the grid count nowhere. outcomes: finished repetitions.
+        judged: claims of a suite with the verdicts on them. labels: the suite's axes.
+        there: names of its cells; instances about a hole of the grid count nowhere. outcomes: finished repetitions.
         cells: names of those that may be run; a claim about another one is left out. first: seed of each first run.
     """
     found = []
-    for claim, verdict in zip(claims, verdicts, strict=True):
+    for claim, verdict in judged:
         compared = [each for each in claim.compared(labels) if each.issubset(there)]
         named = set().union(*compared)
         if verdict.status in ("holds", "does not hold") or not named.issubset(cells):

@@ -318,10 +318,12 @@ class Reproduction:
         failed = {job.cell.name for jobs in part.jobs.values() for job in jobs if self._failed(job)}
         outcomes = self._outcomes(part)
         run = SuiteRun(part.suite, self.plan.scale, outcomes, stand_ins=part.stand_ins, changes=part.changes)
-        cells = set(part.chosen) & set(part.jobs) - failed - set(part.stand_ins) - set(run.one_answer)
+        cells = set(part.chosen) & set(part.jobs) - failed - set(part.stand_ins)
         suite = part.suite
         there = {cell.name for cell in suite.cells}
-        return open_claims(suite.claims, suite.judged(outcomes), suite.labels, there, outcomes, cells, suite.first_seed)
+        pairs = zip(suite.claims, suite.judged(outcomes), strict=True)
+        judged = [(claim, verdict) for claim, verdict in pairs if run.is_judged(claim)]
+        return open_claims(judged, suite.labels, there, outcomes, cells, suite.first_seed)
 
     def _outcomes(self, part: Part) -> CellResults:
         found: dict[str, list[Result]] = {}
