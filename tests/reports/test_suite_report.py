@@ -284,8 +284,10 @@ def test_quantities_under_a_number_are_told_apart() -> None:
 
 
 def test_what_was_run_at_another_scale_says_so() -> None:
-    entry = numbers(run(elsewhere={"smoke": {"path/fliu": [outcome(0, 0.4)]}}))["PATH FLIU"]
+    smoke, medium = ({"path/fliu": [outcome(0, final)]} for final in (0.4, 0.9))
+    entry = numbers(run(elsewhere={"smoke": smoke}))["PATH FLIU"]
     assert (entry.text, entry.mark) == ("40.00", "elsewhere")
+    assert numbers(run(elsewhere={"smoke": smoke, "medium": medium}))["PATH FLIU"].text == "90.00", "the largest scale"
     assert "Run at scale smoke (n = 1), not at small." in entry.note
     assert len(entry.below) == 1  # no difference
 
@@ -298,11 +300,12 @@ def test_a_round_that_no_run_has_is_told() -> None:
 
 
 def test_a_number_that_a_method_has_not_and_another_n_are_told() -> None:
-    fewer = {**outcomes(), "iid/fliu": [outcome(0, 0.98)]}
+    more = [outcome(seed, 0.93) for seed in range(3)]
+    fewer = {**outcomes(), "iid/fliu": [outcome(0, 0.98)], "iid/local": more}
     document = suite_report(run(outcomes=fewer))
     rows = [row for row in table(document, "table1").rows if row.entries]
     assert rows[0].entries[2].text == "–" and rows[0].entries[2].note == "This method has no such number."
-    assert rows[2].entries[1].note == "n = 1."
+    assert [row.entries[1].note for row in rows[:3]] == ["n = 3.", "", "n = 1."]
 
 
 @pytest.mark.parametrize(
@@ -625,6 +628,10 @@ def test_no_number_is_the_best_of_other_data_or_of_smoke() -> None:
     grid = Grid(("environment",), ("method",), measures=(ACC,))
     found = table(suite_report(run(replace(SUITE, exhibits=(grid,)))), "table1")
     assert {entry.mark for row in found.rows for entry in row.entries[1:]} & {"best"} == set()
+    slow = Level({"partition.kind": "iid", "training.lr": 0.001}, "IID, slow")  # the task of most rows has a best
+    suite = replace(SUITE, axes={**SUITE.axes, "environment": {**ENVIRONMENTS, "slow": slow}}, exhibits=(grid,))
+    found = table(suite_report(run(suite, outcomes={**outcomes(), "slow/local": [outcome(0, 0.9)]})), "table1")
+    assert [row.entries[1].mark for row in found.rows] == ["best", "", ""]
     for scale, marks in (("small", {"best"}), ("smoke", set())):
         found = table(suite_report(run(scale=scale)), "table1")
         assert {entry.mark for row in found.rows for entry in row.entries} & {"best"} == marks

@@ -818,6 +818,8 @@ def test_cells_of_the_page_s_tables():
     assert ranking.caption.endswith("test: mean ± sample standard deviation over 4 seeds")
     cells = [row.entries for row in ranking.rows]
     assert [row[1].text for row in cells] == ["toy", "rival", "late"]
+    # of three differences the interval is ± 4.302653 s/√3: 0.2484 with s = 0.1, a tenth of it with 0.01
+    assert [row[8].text for row in cells] == ["", "−20.00 [−44.84, +4.84]", "−40.00 [−42.48, −37.52]"]
     assert [row[4].mark for row in cells] == ["best", "", ""] and {row[3].mark for row in cells} == {""}
     assert [row[9].text for row in cells] == ["", "0.15", "<0.001"] and [row[9].mark for row in cells] == [
         "",
