@@ -17,7 +17,8 @@ FEWEST = 3
 def blocks(run: SuiteRun) -> Iterator[PageBlock]:
     """A table with Kendall's τ of each group of cells that differ in the method alone.
 
-    There is none of a suite with claims, at scale smoke, and of cells on substitute data or with a diverged repetition.
+    There is none of a suite with claims, at scale smoke, and of cells on substitute data, with a diverged repetition,
+    or of networks that give one answer to all inputs.
     """
     if run.suite.claims or METHOD not in run.suite.axes or run.scale == "smoke":
         return
@@ -29,15 +30,19 @@ def blocks(run: SuiteRun) -> Iterator[PageBlock]:
             "95 %: over resampled seeds, which are the same for all methods; nothing is assumed of the published side, "
             "and an interval from few seeds is too short."
         )
-        lost = ", ".join(cell.name for cell in run.suite.cells if run.lost(cell.name))
-        left_out = f"Left out, since repetitions diverged: {lost}."
-        yield Table.of("order", "Order of the methods", heads, rows, [note, *([left_out] if lost else [])])
+        lost = {
+            "repetitions diverged": [cell.name for cell in run.suite.cells if run.lost(cell.name)],
+            "networks give one answer to all inputs": run.one_answer,
+        }
+        left_out = [f"Left out, since {why}: {', '.join(cells)}." for why, cells in lost.items() if cells]
+        yield Table.of("order", "Order of the methods", heads, rows, [note, *left_out])
 
 
 def _rows(run: SuiteRun, measure: Measure) -> Iterator[Row]:
     groups: dict[tuple[str, ...], list[str]] = {}
     for cell in run.suite.cells:
-        if cell.name in run.outcomes and cell.name not in run.stand_ins and not run.lost(cell.name):
+        unfit = cell.name in run.stand_ins or cell.name in run.one_answer or run.lost(cell.name)
+        if cell.name in run.outcomes and not unfit:
             published = run.published(cell.name, measure)
             if published is not None and published.value is not None:
                 labels = tuple(label for axis, label in cell.labels.items() if axis != METHOD)
