@@ -362,6 +362,7 @@ def test_optimisers_that_a_paper_states_are_not_called_ours(source: Sources, sai
     found = SuiteRun(replace(TOY, axes=axes, claims=claims, sources=sources), "small", outcomes)
     page = to_markdown(results_pages.overview([found], [found.suite]))
     assert f"toy/table1 compares cells under different optimisers{said}, which may be what differs" in page
+    assert ("sgd (iid/fedavg, path/fedavg, our assumption in 1)" in page) == (source[-1:] == OF_PATH)
 
 
 def test_overview_says_what_small_changes_and_of_which_claims_a_part_was_run(outcomes) -> None:
@@ -437,14 +438,15 @@ def test_diverged_first_seeds_are_told_where_no_seed_counts(tmp_path: Path, outc
     [
         ("holds", 1, 9, {}, "9"),
         ("undecided", 2, 13, {}, "about 13"),
+        ("undecided", 1, 13, {"most": 3}, "about 13"),  # another instance has three
         ("undecided", 1, 13, {}, "–"),  # of rounds that one method never reached; one seed has no spread to go by
         ("undecided", 3, None, {}, "more than 1,000"),
         ("undecided", 3, None, {"equal": True}, "none"),
         ("undecided", 3, None, {"ended": True}, "–"),
     ],
 )
-def test_seeds_to_decide_in_words(ours: str, n: int, seeds: int | None, more: dict[str, bool], told: str) -> None:
-    claim = verdicts.ClaimSummary("", False, "holds", ours, n, seeds=seeds, most=n, **more)
+def test_seeds_to_decide_in_words(ours: str, n: int, seeds: int | None, more: dict[str, int], told: str) -> None:
+    claim = verdicts.ClaimSummary("", False, "holds", ours, n, seeds=seeds, **{"most": n, **more})
     assert claim.seeds_in_words == told
 
 

@@ -296,7 +296,9 @@ def test_a_round_that_no_run_has_is_told() -> None:
     suite = replace(SUITE, measures=(*SUITE.measures, Measure("test/L1/acc#500", "in round 500")))
     cell = suite.cell("iid/fliu")
     shown = layout.entry(run(suite), cell, suite.measures[-1])
-    assert (shown.text, shown.note) == ("–", f"A run has {run(suite).experiment(cell).training.rounds} rounds.")
+    assert (shown.text, shown.note) == ("–", "A run has 20 rounds.")
+    last = layout.entry(run(suite), cell, Measure("test/L1/acc#20", "in the last round"))
+    assert last.note == "This method has no such number."
 
 
 def test_a_number_that_a_method_has_not_and_another_n_are_told() -> None:
@@ -353,7 +355,8 @@ def test_stand_in_data_are_marked_and_nothing_is_judged() -> None:
     document = suite_report(given)
     assert "Substitute data. Every cell that was run used digits in place" in warnings(document)
     assert "Claims about cells that ran on substitute data are not judged." in to_markdown(document)
-    assert "substitute data" not in to_markdown(suite_report(run()))
+    for none in (run(), run(stand_ins={"path/fedavg": "digits"})):  # which was not run
+        assert "substitute data" not in to_markdown(suite_report(none))
     entry = numbers(given)["IID FedAvg"]
     assert entry.mark == "elsewhere" and entry.below == ("98.70 ± 0.20",)
     verdicts = [row.entries[2].text for row in table(document, "claims").rows]
@@ -621,6 +624,9 @@ def test_rows_by_measure_find_the_best_of_each() -> None:
     assert [row.entries[0].text for row in rows] == ["CLT", "", "FedAvg", "", "FLIU", ""]
     assert [row.kind for row in rows] == ["", "", "rule", "", "rule", ""]
     assert [row.entries[2].mark for row in rows] == ["", "", "best", "", "", ""]
+    grid = Grid(("environment", "method"), ("measure",), measures=(ACC,))
+    rows = table(suite_report(run(replace(SUITE, exhibits=(grid,)))), "table1").rows
+    assert [row.entries[2].mark for row in rows] == ["", "best", "", "", "bad", "missing"]  # within an environment
 
 
 def test_no_number_is_the_best_of_other_data_or_of_smoke() -> None:
