@@ -176,8 +176,7 @@ def test_a_mark_never_stands_alone_where_a_number_could() -> None:
     assert r"97.67<sup>1</sup> \| +0.1 |" in to_markdown(document) and "| 1<sup>1</sup> |" in to_markdown(document)
     page = to_html(document)
     assert (
-        '<span class="text"></span>' in page
-        and '97.67<sup title="The paper&#39;s number: repaired.">1</sup>' in page
+        '<span class="text"></span>' in page and '97.67<sup title="The paper&#39;s number: repaired.">1</sup>' in page
     )
 
 
