@@ -397,7 +397,14 @@ def test_claims_are_judged_twice() -> None:
     assert counted == "as claimed in 2 of 2"
     assert re.fullmatch(r"e = [\d,.e+]+, decided after [4-8] seeds", decision)
     assert len(first.entries[2].more) == 2
-    assert re.search(r"98\.7\d* > 93\.0\d* \(n = 8\), e = ", first.entries[2].more[0])
+    assert re.search(r"98\.7\d* > 93\.0\d* \(n = 8\), e = 7\.1e\+06$", first.entries[2].more[0])
+    swapped = many | {"iid/fedavg": many["iid/local"], "iid/local": many["iid/fedavg"]}
+    (_, second, _) = table(suite_report(run(outcomes=swapped)), "claims").rows
+    assert re.search(r"98\.7\d* < 93\.0\d* .*, not as claimed, e = 7\.1e\+06 against it$", second.entries[2].more[0])
+    few = {cell: each[:3] for cell, each in swapped.items()}  # the instance that was run is expected to refute it
+    (_, second, _) = table(suite_report(run(outcomes=few)), "claims").rows
+    assert re.search(r"needed, about \d seeds$", second.entries[2].below[1])
+    first, second, third = table(suite_report(run(outcomes=many)), "claims").rows
     assert (second.entries[1].text, second.entries[1].mark) == ("✗ does not hold", "bad")
     assert second.entries[1].below == ("as claimed in 1 of 2; not at path",)
     assert second.entries[1].more[1] == "path: 99.1 < 85.7, not as claimed"
@@ -415,6 +422,9 @@ def test_a_claim_without_a_decision_says_how_many_seeds_it_would_take() -> None:
     assert undecided.below[1].startswith("e = ") and undecided.below[1].endswith(
         "needed; differences that are the same in every seed decide nothing"
     )
+    varying = {**outcomes(), "iid/fliu": [outcome(0, 0.98), outcome(1, 0.9835)]}  # those to CLT are equal still
+    (first, *_) = verdicts.standings(run(outcomes=varying))
+    assert first.equal and first.seeds_in_words == "none"
 
 
 def test_a_claim_that_a_diverged_repetition_ends_says_so() -> None:
