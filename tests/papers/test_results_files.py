@@ -398,6 +398,15 @@ def test_a_claim_of_which_a_part_was_run_is_not_judged(tmp_path: Path, outcomes)
     assert "of the other 1 nothing is known" in page
 
 
+def test_claim_that_one_scale_judged_is_counted_as_judged(outcomes) -> None:
+    """At small both are. At full the first was run in part (IID alone), and a cell of the second has other data."""
+    some = {cell: each for cell, each in outcomes.items() if cell != "path/local"}
+    full = SuiteRun(TOY, "full", some, stand_ins={"path/fliu": "digits"})
+    assert "1 more were run and not judged" in to_markdown(results_pages.overview([full], [TOY]))
+    page = to_markdown(results_pages.overview([SuiteRun(TOY, "small", outcomes), full], [TOY]))
+    assert "2 were judged in runs that are kept here; of the other 0 nothing is known." in page
+
+
 def test_claim_decided_by_a_part_is_counted_as_decided(tmp_path: Path, outcomes) -> None:
     """Local training is claimed to be below FedAvg in both environments. In IID it is above; on PATH it was not run.
 
