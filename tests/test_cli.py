@@ -1651,7 +1651,7 @@ def test_reproduce_alone_runs_its_plan_and_lists_the_claims(monkeypatch: pytest.
         ]
         changes = ("training.rounds=10",) if found.part.changes else ()
         return SimpleNamespace(
-            suite=found.suite.name, run="2", failed=0, ours={}, derived={}, networks=(), changes=changes,
+            suite=found.suite.name, run="2", failed=0, ours={}, derived={}, networks=(), changes=changes, stand_ins=[],
             standings=standings if found.suite.name == "drdm/table3" else [],
         )  # fmt: skip
 
@@ -1720,6 +1720,22 @@ def test_claims_are_summed_up_apart_by_origin_and_network() -> None:
         "1 of 1 claims decided for other networks than the papers', counted apart: 1 hold, 0 do not",
     ]
     assert totals([]) == []
+
+
+def test_substitute_data_are_named_where_a_cell_was_run_on_them(tmp_path: Path, capsys: Any) -> None:
+    """Every suite's cells have them in the plan: `--only mnist/*` said that digits took the place of CIFAR-10."""
+    from pfl_ops.cli.reproduce_results import show_results
+
+    done: Any = SimpleNamespace(
+        suite=SimpleNamespace(name="a/b"), stand_ins={"cifar10/fliu": "digits"}, problems={}, uncounted=0
+    )
+    for used, told in (([], False), (["digits"], True)):
+        summary: Any = SimpleNamespace(
+            suite="a/b", run="1 of 2", failed=0, ours={}, derived={}, networks=(), changes=(), standings=[],
+            stand_ins=used,
+        )  # fmt: skip
+        show_results([done], [summary], tmp_path, False, None)
+        assert ("substitute data: digits for data sets that are not here" in capsys.readouterr().out) == told
 
 
 def test_links_of_a_report_lead_to_the_server_that_keeps_the_runs(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -43,10 +43,11 @@ def show_results(
         say(console, f"judged under changed settings: {', '.join(changes)}{f' ({named})' if planned else ''}")
     say(console, *(line for one in done for line in problem_lines(one.suite.name, one.problems)))
     say(console, *(f"{one.suite.name}: {one.uncounted_in_words}" for one in done if one.uncounted))
-    moved = {f"{one.suite.name}/{cell}": data for one in done for cell, data in one.stand_ins.items()}
-    if moved:
-        data = ", ".join(sorted(set(moved.values())))
-        say(console, f"substitute data: {data} for data sets that are not here; claims about them are not judged")
+    if moved := sorted({data for summary in summaries for data in summary.stand_ins}):
+        say(
+            console,
+            f"substitute data: {', '.join(moved)} for data sets that are not here; claims about them are not judged",
+        )
     _show_claims(summaries)
     if planned:
         _show_kept(KEPT, data_dir)
