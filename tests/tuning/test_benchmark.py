@@ -740,6 +740,11 @@ def test_what_is_chosen_from_one_common_space_is_no_complaint_and_a_restricted_m
     assert table["p"].isna().all()
     note = "rival has first trials from 1 recommendations, not from 0 recommendations"
     assert any(note in each for each in leaderboard_notes.notes([toy, later], table))
+    before = changed(toy, common=replace(common, first=({**ADAM, "training.lr": 0.01},)))  # rival recommends another
+    assert leaderboard.leaderboard([before, later])["p"].isna().all()
+    assert leaderboard.differing(before, later) == {
+        "first trials": ("from 1 recommendations", "from 1 other recommendations")
+    }
     few = changed(toy, space=replace(common, first=({**ADAM}, {**ADAM, "training.lr": 0.01})), trials=1)
     enough = changed(rival, space=few.plan.settings.space, trials=2)
     notes = leaderboard_notes.notes([few, enough], leaderboard.leaderboard([few, enough]))

@@ -304,7 +304,9 @@ def differing(a: MethodStudy, b: MethodStudy) -> dict[str, tuple[str, str]]:
     paths = [path for path in {**mine, **theirs} if not path.startswith("algorithm.") and path not in shared]
     pairs = {path: (mine.get(path, "none"), theirs.get(path, "none")) for path in paths}
     if one and two and one.first != two.first:  # one of them joined later
-        pairs["first trials"] = f"from {len(one.first)} recommendations", f"from {len(two.first)} recommendations"
+        other = "other " * (len(one.first) == len(two.first))  # a method recommends something else than before
+        told = f"from {len(two.first)} {other}recommendations"
+        pairs["first trials"] = f"from {len(one.first)} recommendations", told
     return {path: (value, other) for path, (value, other) in pairs.items() if value != other}
 
 
