@@ -141,6 +141,8 @@ def test_a_gap_ends_the_common_seeds():
     assert prefix([Result.of_numbers(seed, {}) for seed in (3, 4, 6)]) == 0
     assert prefix([Result.of_numbers(seed, {}) for seed in (3, 4, 6)], first=3) == 2
     assert math.isnan(Result.of_numbers(0, {}).seconds)
+    (one,) = opened([Claim("above", f"a:{ACC} > b:{ACC}")], outcomes({}, a=[9.0, 9.2, 9.1], b=[5.0, 8.9]))
+    assert one.n == 2 and list(one.seeds())[:2] == [("a", 2), ("b", 2)]
 
 
 def test_the_claim_that_gets_seeds_is_told_with_the_seeds_and_cells_that_it_takes():

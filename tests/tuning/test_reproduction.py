@@ -79,7 +79,8 @@ def test_diverged_repetitions_are_handed_over_by_seed(monkeypatch: pytest.Monkey
 
 
 def test_of_another_scale_each_seed_is_shown_once() -> None:
-    """A suite that was changed leaves its old runs in the store, oldest first; substitute data count nowhere."""
+    """A suite that was changed leaves its old runs in the store, oldest first. Substitute data count nowhere, nor runs
+    with a file of choices that this call does not have."""
 
     def run(name: str, seed: int, scale: str, acc: float, **tags: str) -> Result:
         where = {"pfl_ops.suite": TOY.name, "pfl_ops.cell": "path/fliu", "pfl_ops.scale": scale, **tags}
@@ -92,6 +93,7 @@ def test_of_another_scale_each_seed_is_shown_once() -> None:
         run("second", 1, "small", 1.25),
         run("here", 0, "smoke", 0.5),
         run("digits", 0, "full", 2.0, **{"pfl_ops.stand_in": "digits"}),
+        run("chosen", 0, "medium", 1.75, **{tag_names.CHOICES: "mine.yaml"}),
     )
     (found,) = elsewhere(plan.parts[0], "smoke", runs).items()
     assert found[0] == "small"
