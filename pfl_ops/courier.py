@@ -4,11 +4,14 @@ The rounds of the first request come as lines of standard input, which ends with
 else comes from the run's checkpoint. See `tracking.spools.requests`.
 """
 
+import itertools
 import json
 import os
 import subprocess
 import sys
-from contextlib import suppress
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,7 +19,7 @@ from filelock import FileLock, Timeout
 
 from pfl_ops import files
 from pfl_ops.errors import PflOpsError, in_a_line
-from pfl_ops.system import child
+from pfl_ops.system import child, machine
 from pfl_ops.tracking.home import TrackingTarget, WorkFolder
 from pfl_ops.tracking.spools import requests
 from pfl_ops.tracking.spools.requests import LOCK, LOG, OWNER, PROCESS, REQUEST, Request, RunEnd
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
 
 
 PROBE_SECONDS = 0.5  # a lock that is held longer is another courier's
+AT_ONCE = max(3, machine.cores())  # couriers of a folder that track runs which are over, of 0.4 GiB each
 
 
 def track(niceness: int, *folders: str) -> None:
@@ -50,7 +54,8 @@ def track(niceness: int, *folders: str) -> None:
             if (folder / REQUEST).exists():  # else another courier has done it since
                 with suppress(OSError):  # a full disk
                     (folder / PROCESS).write_text(str(os.getpid()))
-                _track(folder)
+                with _turn(folder):
+                    _track(folder)
             requests.remove(folder)
         except Exception as error:
             import traceback
@@ -63,6 +68,23 @@ def track(niceness: int, *folders: str) -> None:
             with suppress(OSError):
                 lock.release()
     sys.exit(failed)
+
+
+@contextmanager
+def _turn(folder: Path) -> Iterator[None]:
+    """Wait while `AT_ONCE` others are at work: of many short runs each leaves a courier, within seconds.
+
+    A run that goes on now needs no turn: its rounds come in the meantime.
+    """
+    with ExitStack() as held:
+        for n in itertools.cycle(range(AT_ONCE)):
+            if requests.is_locked(folder / OWNER):
+                break
+            with suppress(Timeout):
+                held.enter_context(FileLock(folder.parents[1] / f".courier-{n}.lock", timeout=0))
+                break
+            time.sleep(PROBE_SECONDS / AT_ONCE)
+        yield
 
 
 def _has_code(folder: Path) -> bool:

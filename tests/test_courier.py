@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import fork_server
@@ -620,6 +621,37 @@ def test_a_courier_leaves_a_request_to_another_one(tmp_path, monkeypatch):
     with FileLock(tmp_path / requests.LOCK), pytest.raises(SystemExit):
         courier.track(0, str(tmp_path))
     assert tmp_path.exists()
+
+
+def test_couriers_of_runs_that_are_over_take_turns(tmp_path, monkeypatch):
+    """Ten repetitions of a second each had ten couriers at once, of 0.4 GiB each. That of a run which goes on waits for
+    none."""
+    folder = tmp_path / "requests" / "one"
+    folder.mkdir(parents=True)
+    (folder / requests.REQUEST).touch()
+    tracked = threading.Event()
+    monkeypatch.setattr(courier, "_track", lambda _: tracked.set())
+    monkeypatch.setattr(requests, "remove", lambda _: None)
+    others = [FileLock(tmp_path / f".courier-{n}.lock", thread_local=False) for n in range(courier.AT_ONCE)]
+    for lock in others:
+        lock.acquire()
+    with FileLock(folder / requests.OWNER), pytest.raises(SystemExit):
+        courier.track(0, str(folder))
+    assert tracked.is_set()
+    tracked.clear()
+    waits = threading.Event()
+
+    def sleep(_: float) -> None:
+        assert not tracked.is_set() and requests.is_locked(folder / requests.LOCK)
+        waits.set()
+        others[-1].release()
+
+    monkeypatch.setattr(courier, "time", SimpleNamespace(sleep=sleep))
+    with pytest.raises(SystemExit):
+        courier.track(0, str(folder))
+    assert waits.is_set() and tracked.is_set()
+    with FileLock(tmp_path / f".courier-{courier.AT_ONCE - 1}.lock", timeout=0):
+        pass  # given back
 
 
 def test_a_request_of_another_user_is_refused(home, monkeypatch, tmp_path):

@@ -305,7 +305,7 @@ def settle(home: WorkFolder, digest: str = "", patience: float = PATIENCE_SECOND
         return
     left = [folder for folder in waiting if not is_locked(folder / LOCK)]
     started = start(left) if left else None
-    last, slow = time.monotonic(), set(waiting)
+    last, slow = time.monotonic(), set(pending(home))  # those of other experiments may be before it
     while waiting:
         slow -= {folder for folder in slow if _hurried(folder)}
         still = [folder for folder in waiting if folder.exists()]
