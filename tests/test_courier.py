@@ -654,6 +654,29 @@ def test_couriers_of_runs_that_are_over_take_turns(tmp_path, monkeypatch):
         pass  # given back
 
 
+def test_a_command_waits_while_couriers_before_its_own_come_to_an_end(tmp_path, caplog, monkeypatch):
+    """Two others end after 60 and 90 s, its own after 120 s: no minute is without an end."""
+    folders = [tmp_path / "requests" / f"{n}-{digest:012d}-x" for n, digest in enumerate((7, 8, 9))]
+    locks = [FileLock(folder / requests.LOCK) for folder in folders]
+    for folder, lock in zip(folders, locks, strict=True):
+        folder.mkdir(parents=True)
+        (folder / requests.REQUEST).touch()
+        (folder / requests.END).touch()
+        lock.acquire()
+    now = [0.0]
+
+    def sleep(_: float) -> None:
+        now[0] += 30
+        for folder, lock, end in zip(folders, locks, (60, 90, 120), strict=True):
+            if now[0] == end:
+                lock.release()
+                shutil.rmtree(folder)
+
+    monkeypatch.setattr(requests, "time", SimpleNamespace(sleep=sleep, monotonic=lambda: now[0]))
+    requests.settle(WorkFolder(tmp_path), f"{9:012d}")
+    assert now == [120] and not caplog.messages
+
+
 def test_a_request_of_another_user_is_refused(home, monkeypatch, tmp_path):
     """It could name a plug-in, which is code. Without the checkpoint nothing is computed in the background either."""
     with monkeypatch.context() as patch:

@@ -305,13 +305,14 @@ def settle(home: WorkFolder, digest: str = "", patience: float = PATIENCE_SECOND
         return
     left = [folder for folder in waiting if not is_locked(folder / LOCK)]
     started = start(left) if left else None
-    last, slow = time.monotonic(), set(pending(home))  # those of other experiments may be before it
+    last, queued = time.monotonic(), pending(home)  # those of other experiments may have their turn before
+    slow = set(queued)
     while waiting:
         slow -= {folder for folder in slow if _hurried(folder)}
-        still = [folder for folder in waiting if folder.exists()]
-        if len(still) < len(waiting):
+        still = [folder for folder in queued if folder.exists()]
+        if len(still) < len(queued):
             last = time.monotonic()
-        waiting = still
+        queued, waiting = still, [folder for folder in waiting if folder.exists()]
         ended = started is None or started.poll() is not None
         if (ended and not any(is_locked(f / LOCK) for f in waiting)) or time.monotonic() - last > patience:
             break
