@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 PROBE_SECONDS = 0.5  # a lock that is held longer is another courier's
 AT_ONCE = max(3, machine.cores())  # couriers of a folder that track runs which are over, of 0.4 GiB each
+TURN_SECONDS = 30.0  # without a turn for so long, a courier goes on: those before it may hang
 
 
 def track(niceness: int, *folders: str) -> None:
@@ -77,8 +78,9 @@ def _turn(folder: Path) -> Iterator[None]:
     A run that goes on now needs no turn: its rounds come in the meantime.
     """
     with ExitStack() as held:
+        until = time.monotonic() + TURN_SECONDS
         for n in itertools.cycle(range(AT_ONCE)):
-            if requests.is_locked(folder / OWNER):
+            if requests.is_locked(folder / OWNER) or time.monotonic() > until:
                 break
             with suppress(Timeout):
                 held.enter_context(FileLock(folder.parents[1] / f".courier-{n}.lock", timeout=0))

@@ -639,18 +639,21 @@ def test_couriers_of_runs_that_are_over_take_turns(tmp_path, monkeypatch):
         courier.track(0, str(folder))
     assert tracked.is_set()
     tracked.clear()
-    waits = threading.Event()
+    now = [0.0]
 
     def sleep(_: float) -> None:
         assert not tracked.is_set() and requests.is_locked(folder / requests.LOCK)
-        waits.set()
-        others[-1].release()
+        now[0] += 20
+        if frees:
+            others[1].release()
 
-    monkeypatch.setattr(courier, "time", SimpleNamespace(sleep=sleep))
-    with pytest.raises(SystemExit):
-        courier.track(0, str(folder))
-    assert waits.is_set() and tracked.is_set()
-    with FileLock(tmp_path / f".courier-{courier.AT_ONCE - 1}.lock", timeout=0):
+    monkeypatch.setattr(courier, "time", SimpleNamespace(sleep=sleep, monotonic=lambda: now[0]))
+    for frees, waited in ((False, 40), (True, 60)):  # the others hang: not for longer than half a minute
+        with pytest.raises(SystemExit):
+            courier.track(0, str(folder))
+        assert tracked.is_set() and now == [waited]
+        tracked.clear()
+    with FileLock(tmp_path / ".courier-1.lock", timeout=0):
         pass  # given back
 
 
