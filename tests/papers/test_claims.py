@@ -112,6 +112,12 @@ def test_instances_over_two_axes_are_named_by_both():
     assert sides.count == "1 of 4; not at fliu with fliu, apfl with apfl, apfl with fliu"
 
 
+def test_share_of_instances_is_rounded_up():
+    """Two of three are 67 %, three of four 75 %: fewer than 80 %. Half of four is not most of them."""
+    assert [Claim("", "", share="8/10").least(n) for n in (3, 4, 5)] == [3, 4, 4]
+    assert [Claim("", "", share="most").least(n) for n in (3, 4, 5)] == [2, 3, 3]
+
+
 def test_a_hole_of_the_grid_is_no_instance():
     cells = [c for c in CELLS if c != "path/fedavg"]
     assert [i.where for i in judge(f"*/fliu:{ACC} > */fedavg:{ACC}", PAPER, cells=cells).instances] == ["iid"]
