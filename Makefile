@@ -72,7 +72,8 @@ results: $(STAMP) ## run what docs/results lacks, its undecided claims for HOURS
 	$(BIN)/pfl-ops reproduce fedpg/table1 --only 'cifar10/{local,fedavg,fedprox,apfl,pfedme,ditto,fedamp,fedfomo,fedrep,fedrod,splitgp,fedmgda_plus}' --scale small --repetitions 10 --results docs/results
 	$(BIN)/pfl-ops reproduce fedpg/table1 --only 'cifar10/{fedpg,s_fedpg,splitgp,fedrod,fedpg_1.0,fedamp,local}' --scale small --repetitions 12 --results docs/results
 	$(BIN)/pfl-ops reproduce fedavg2rep/table4 --scale small --repetitions 3 --results docs/results
-	$(BIN)/pfl-ops reproduce fedavg2rep/table4 --only '{nc50,nc10,nc5,nc1}/*/{fedavg,fedavg2rep}' --scale small --repetitions 5 --results docs/results
+	$(BIN)/pfl-ops reproduce fedavg2rep/table4 --only '*/*/{fedavg,fedavg2rep}' --scale small --repetitions 9 --results docs/results
+	$(BIN)/pfl-ops reproduce fedavg2rep/table4 --only 'nc1/*/{fedavg,fedavg2rep}' --scale small --repetitions 12 --results docs/results
 	$(BIN)/pfl-ops reproduce fedavg2rep/table3 --scale small --repetitions 5 --results docs/results
 	$(BIN)/pfl-ops reproduce fedavg2rep/table3 --only '{nc50,nc10}/*/fedavg' --scale small --repetitions 7 --results docs/results
 	$(BIN)/pfl-ops reproduce fedavg2rep/fig1 fedavg2rep/fig2 fedavg2rep/fig4 --scale small --repetitions 5 --results docs/results
