@@ -88,7 +88,7 @@ class CheckedMethod:
             self._drew_cohort = self._drew_cohort or first
             before = _copies(*given[:2]) if first else None
             instead = "the generator that it gets" if name == "cohort" else "task.rng(purpose)"
-            with self._named(f"{name}()"), self._repeatable(name, instead):
+            with self._calling(name, f"{name}()", instead=instead):
                 answer = value(*given)
             if first:
                 with self._refused(name, 0):
@@ -98,7 +98,7 @@ class CheckedMethod:
         return call
 
     def init(self, task: Task) -> State:
-        with self._named("init()"), self._repeatable("init", "task.rng(purpose)"):
+        with self._calling("init", "init()", instead="task.rng(purpose)"):
             s = self.method.init(task)
         with self._refused("init", 0):
             if not isinstance(s, dict) or not all(isinstance(name, str) for name in s):
@@ -109,12 +109,8 @@ class CheckedMethod:
         return s
 
     def round(self, s: State, r: Round) -> tuple[Update, Stages]:
-        before, counts = _copies(s, r.task) if r.t == 0 else None, _versions(r.task)
-        with self._named(f"round {r.t + 1}", r.t), self._repeatable("round", "r.rng(purpose)", r.t):
-            answer = self.method.round(s, r)
+        answer = self._ask("round", f"round {r.t + 1}", s, r)
         with self._refused("round", r.t):
-            _check_unchanged(before, s, r.task)
-            _check_counts(counts, r.task)
             if not isinstance(answer, tuple) or len(answer) != 2:
                 raise _Wrong(f"{kind(answer)}; expected (state, stages)")
             update, stages = answer
@@ -131,16 +127,9 @@ class CheckedMethod:
         }
 
     def personal(self, s: State, r: Round) -> Models | None:
-        before, counts = _copies(s, r.task) if r.t == 0 else None, _versions(r.task)
-        with (
-            self._named(f"personal() of round {r.t + 1}", r.t),
-            self._repeatable("personal", "r.rng(purpose)", r.t),
-        ):
-            models = self.method.personal(s, r)
-        with self._refused("personal", r.t):
-            _check_unchanged(before, s, r.task)
-            _check_counts(counts, r.task)
-            if models is not None:
+        models: Models | None = self._ask("personal", f"personal() of round {r.t + 1}", s, r)
+        if models is not None:
+            with self._refused("personal", r.t):
                 check_models(models, r.task, clients=r.cohort)
         return models
 
@@ -159,14 +148,21 @@ class CheckedMethod:
                     "global variable"
                 )
 
+    def _ask(self, function: str, what: str, s: State, r: Round) -> Any:
+        """Return what a function of the method gives for a round, once it has written into nothing that it read."""
+        before, counts = _copies(s, r.task) if r.t == 0 else None, _versions(r.task)
+        with self._calling(function, what, r.t):
+            answer = getattr(self.method, function)(s, r)
+        with self._refused(function, r.t):
+            _check_unchanged(before, s, r.task)
+            _check_counts(counts, r.task)
+        return answer
+
     def _stage(self, ask: Callable[[Tensor], Models], stage: str, r: Round) -> Callable[[Tensor], Models]:
         """A stage that is given as a function, whose answers are checked too."""
 
         def asked(clients: Tensor) -> Models:
-            with (
-                self._named(f"stage '{stage}' of round {r.t + 1}", r.t),
-                self._repeatable("round", "r.rng(purpose)", r.t),
-            ):
+            with self._calling("round", f"stage '{stage}' of round {r.t + 1}", r.t):
                 models = ask(clients)
             with self._refused("round", r.t):
                 check_models(models, r.task, f"from the function of stage '{stage}'", clients)
@@ -185,22 +181,14 @@ class CheckedMethod:
             raise MethodError(message, 1 if t else 2) from None
 
     @contextmanager
-    def _repeatable(self, function: str, instead: str, t: int = 0) -> Iterator[None]:
-        """Refuse draws from a generator of the process: no seed of the run repeats them, and a resumed run has others.
+    def _calling(self, function: str, what: str, t: int = 0, instead: str = "r.rng(purpose)") -> Iterator[None]:
+        """Turn an exception of the method's code into a line with its file and line, and refuse draws from a generator
+        of the process: no seed of the run repeats them, and a resumed run has others.
 
         Args:
-            instead: the generator to take.
+            function: of the method. what: is called, in the line. instead: the generator to take.
         """
         before = shared_generators()
-        yield
-        whose = drawn_from(before)
-        with self._refused(function, t):
-            if whose:
-                raise _Wrong(f"from {whose}, which the run's seed does not set; draw by {instead}", "drew")
-
-    @contextmanager
-    def _named(self, what: str, t: int = 0) -> Iterator[None]:
-        """Turn an exception of the method's code into a line with its file and line."""
         try:
             yield
         except MisuseError as error:
@@ -215,6 +203,9 @@ class CheckedMethod:
                 f"method '{self.label}' failed in {what}: {in_a_line(error)}{place(error, self._file, anywhere=True)}"
             )
             raise MethodError(message, 1, self._own(error)) from error
+        if whose := drawn_from(before):
+            with self._refused(function, t):
+                raise _Wrong(f"from {whose}, which the run's seed does not set; draw by {instead}", "drew")
 
     def _own(self, error: BaseException) -> str:
         """Cut the error's traceback to frames of the author's code, and return it as text; "": there are none."""
