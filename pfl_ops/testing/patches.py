@@ -1,8 +1,7 @@
 """Patches of the engine under which a method's numbers stay, or which note what a method asks of it."""
 
-import contextlib
 import pickle
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 from unittest import mock
@@ -45,17 +44,15 @@ def draws_by_size() -> Iterator[None]:
 def noting_draws() -> Iterator[list[str]]:
     """Yield a list of the purposes for which a method draws by `r.rng` or `task.rng` meanwhile."""
     drawn: list[str] = []
-    of_round, of_task = Round.rng, Task.rng
 
-    def by_round(r: Round, purpose: str) -> np.random.Generator:
-        drawn.append(purpose)
-        return of_round(r, purpose)
+    def noting(draw: Callable[[Any, str], np.random.Generator]) -> Any:
+        def call(drawer: Any, purpose: str) -> np.random.Generator:
+            drawn.append(purpose)
+            return draw(drawer, purpose)
 
-    def by_task(task: Task, purpose: str) -> np.random.Generator:
-        drawn.append(purpose)
-        return of_task(task, purpose)
+        return call
 
-    with mock.patch.object(Round, "rng", by_round), mock.patch.object(Task, "rng", by_task):
+    with mock.patch.object(Round, "rng", noting(Round.rng)), mock.patch.object(Task, "rng", noting(Task.rng)):
         yield drawn
 
 
@@ -75,9 +72,7 @@ def noting_bound_rows() -> Iterator[set[str]]:
 
         return call
 
-    with contextlib.ExitStack() as patched:
-        for verb in verbs:
-            patched.enter_context(mock.patch.object(Round, verb, noting(verb)))
+    with mock.patch.multiple(Round, **{verb: noting(verb) for verb in verbs}):
         yield names
 
 

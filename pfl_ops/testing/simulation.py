@@ -1,7 +1,6 @@
 """One method on a small federation, round by round."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -10,12 +9,11 @@ from torch import Tensor
 
 from pfl_ops.algorithms.base import Algorithm, ClientRows, Models, Net, Round, State, Task
 from pfl_ops.algorithms.fedavg import FedAvg
+from pfl_ops.federation.loop.build import rule_of, with_extra
 from pfl_ops.federation.loop.simulate import commit
 from pfl_ops.federation.method.checked import CheckedMethod
 from pfl_ops.federation.method.round import Traffic
 from pfl_ops.federation.method.walk import Length
-from pfl_ops.federation.network.layout import initial_extra
-from pfl_ops.federation.network.optim import Rule
 from pfl_ops.federation.scoring.stages import made
 from pfl_ops.federation.settings import Training
 from pfl_ops.federation.training.feed import Feed
@@ -67,9 +65,8 @@ class MethodSimulation:
         width = federation.pool.x.shape[-1]
         feed = Feed(federation.pool, np.zeros(width), np.ones(width), torch.device("cpu"), self.dtype)
         self.task = self._task(federation, feed, seed)
-        rule = Rule(training.optimiser, training.lr, training.momentum, training.weight_decay)
         length = Length(training.local_epochs, training.local_steps, training.batch_size)
-        self.trainer = Trainer(self.task, feed, rule, length, stack)
+        self.trainer = Trainer(self.task, feed, rule_of(training), length, stack)
         self.state: State = self.method.init(self.task)
         self.t = 0
         self.traffic: list[Traffic] = []
@@ -89,12 +86,7 @@ class MethodSimulation:
             example=feed.inputs(torch.zeros(1, dtype=torch.int64)),
             loss=federation.loss,
         )
-        blocks = self.method.extra(task)
-        if not blocks:
-            return task
-        net = Net(federation.network, blocks)
-        added = initial_extra(blocks, seed).to(self.dtype)
-        return replace(task, net=net, layout=net.layout, initial=torch.cat([task.initial, added]))
+        return with_extra(task, federation.network, self.method)
 
     @property
     def everyone(self) -> Tensor:
@@ -141,32 +133,15 @@ def quadratic(
     method: Algorithm,
     centres: Sequence[float] | Sequence[Sequence[float]],
     sizes: Sequence[int] | None = None,
-    *,
-    start: float = 0.0,
-    lr: float = 0.5,
-    rounds: int = 2,
-    steps: int = 1,
-    weighting: Literal["samples", "uniform"] = "samples",
-    cohorts: Sequence[Sequence[int] | None] | None = None,
-    **training: Any,
+    **settings: Any,
 ) -> State:
-    """The state after some rounds of `steps` full-batch steps each, on `quadratic_task`.
-
-    Args:
-        method: the algorithm.
-        centres, sizes, start: as in `quadratic_task`.
-        lr: η. rounds: T. steps: J. weighting: of the aggregation.
-        cohorts: the clients of each round; none: all.
-        training: further fields of `Training`, say `lr_decay`.
+    """The state after some rounds of full-batch steps on `quadratic_task`, with the arguments of `quadratic_play`.
 
     >>> state = quadratic(FedAvg(), centres=[0.0, 6.0], sizes=[1, 3], start=2.0, rounds=2, cohorts=[None, [0]])
     >>> state["central"].tolist()  # 3.25 after all clients, half of it after client 0
     [1.625]
     """
-    return quadratic_play(
-        method, centres, sizes, start=start, lr=lr, rounds=rounds, steps=steps, weighting=weighting, cohorts=cohorts,
-        **training,
-    )[0].state  # fmt: skip
+    return quadratic_play(method, centres, sizes, **settings)[0].state
 
 
 def quadratic_play(
@@ -182,7 +157,14 @@ def quadratic_play(
     cohorts: Sequence[Sequence[int] | None] | None = None,
     **training: Any,
 ) -> tuple[MethodSimulation, list[Values]]:
-    """Return the play of `quadratic`, and the state and the stages after each round.
+    """Return the play of some rounds of `steps` full-batch steps each, and the state and the stages after each round.
+
+    Args:
+        method: the algorithm.
+        centres, sizes, start: as in `quadratic_task`.
+        lr: η. rounds: T. steps: J. weighting: of the aggregation.
+        cohorts: the clients of each round; none: all.
+        training: further fields of `Training`, say `lr_decay`.
 
     >>> play, values = quadratic_play(FedAvg(), centres=[0.0, 6.0], start=2.0, rounds=2)
     >>> [value["G"].tolist() for value in values]  # the mean of 1 and 4; of 1.25 and 4.25

@@ -61,11 +61,16 @@ def make_task(
         loss=LOSSES.get(training.loss),
         new_rows=new_rows,
     )
+    return with_extra(task, network, method)
+
+
+def with_extra(task: Task, network: nn.Module, method: Method) -> Task:
+    """Return the task with the blocks that a method adds to the network's layout."""
     blocks: Mapping[str, tuple[int, ...]] = getattr(method, "extra", lambda task: {})(task)
     if not blocks:
         return task
     net = Net(network, blocks)
-    added = initial_extra(blocks, seed)
+    added = initial_extra(blocks, task.seed)
     return replace(task, net=net, layout=net.layout, initial=torch.cat([task.initial, added.to(task.initial)]))
 
 
