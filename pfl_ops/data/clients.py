@@ -1,6 +1,6 @@
 """The data of each client: the data set, cut by a partition, as tensors."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from mmap import mmap
@@ -206,12 +206,10 @@ def build_clients(
     _check_table(len(owned), dataset)
     divided = len(owned.samples)
     tests: _Tests | None = None  # not asked for where the test data is sealed
-    if dataset.pooled:
-        owned, tests = _pooled_tests(dataset, scheme, given, owned, test_share, key)
-    elif split == "test":
-        tests = _own_tests(dataset, scheme, given, owned, key)
+    if dataset.pooled or split == "test":
+        owned, tests = _divide_tests(dataset, samples, scheme, given, owned, test_share, key)
     if split == "validation":
-        kept, held = _validation(dataset, owned, validation_share, key)
+        kept, held = _hold_out(dataset, samples, owned, validation_share, key, "validation", ends=dataset.overlap > 0)
         pools = _pool(samples, kept), _pool(samples, held)
     else:
         assert tests is not None
@@ -229,7 +227,7 @@ def build_clients(
     validated, copies = split == "validation", copies_remark(dataset, split)
     on_tests = [
         "" if validated else copies,
-        *_remarks_on_tests(scheme, given, samples, None if dataset.pooled else tests, len(pools[1])),
+        _remark_on_tests(scheme, given, samples, None if dataset.pooled else tests, len(pools[1])),
         _remark_on_unseen(dataset, table, pools[1], split),
     ]
     remarks = [
@@ -237,7 +235,7 @@ def build_clients(
         LEAF_REMARK if _is_as_leaf(scheme, dataset) else "",
         copies if validated else "",
         *_remarks_on_clients(scheme, samples.client, owned),
-        *_remarks_on_unused(dataset, scheme, given, divided),
+        _remark_on_unused(dataset, scheme, given, divided),
         _remark_on_unvalidated(pools[1]) if validated else "",
         *on_tests,
     ]
@@ -281,43 +279,46 @@ class _Tests(NamedTuple):
     published: np.ndarray
 
 
-def _pooled_tests(
-    dataset: Dataset, scheme: Scheme, given: Recorded | None, owned: ByClient[np.ndarray], share: float, key: int
+def _divide_tests(
+    dataset: Dataset,
+    train: Arrays,
+    scheme: Scheme,
+    given: Recorded | None,
+    owned: ByClient[np.ndarray],
+    share: float,
+    key: int,
 ) -> tuple[ByClient[np.ndarray], _Tests]:
-    """Hold out each client's test samples of its own; return what it trains on, and them."""
-    samples, published = dataset.train, dataset.rows()
+    """Hold out each client's test samples of its own (pooled), or divide the data set's test samples among clients;
+    return what clients train on, and them."""
+    source, published = (train, dataset.rows()) if dataset.pooled else (dataset.test, dataset.rows("test"))
     tests: Sequence[np.ndarray]
     if given is not None and given.test is not None:
         tests = locate(given.test, published, "recorded partition's test data")
-    elif dataset.overlap and not _is_as_leaf(scheme, dataset):
-        owned, tests = _hold_out_ends(samples, published, owned, share, dataset.overlap)
-    else:
-        owned, tests = _hold_out(samples.y, owned, share, key, "test share")
-    return owned, _Tests(tests, samples, published)
-
-
-def _own_tests(
-    dataset: Dataset, scheme: Scheme, given: Recorded | None, owned: ByClient[np.ndarray], key: int
-) -> _Tests:
-    """Divide the data set's test samples among clients."""
-    samples, source, published = dataset.train, dataset.test, dataset.rows("test")
-    tests: Sequence[np.ndarray]
-    if given is not None and given.test is not None:
-        tests = locate(given.test, published, "recorded partition's test data")
+    elif dataset.pooled:
+        ends = dataset.overlap > 0 and not _is_as_leaf(scheme, dataset)
+        owned, tests = _hold_out(dataset, train, owned, share, key, "test share", ends=ends)
     elif scheme.kind == "natural":
-        tests = _of_users(samples, owned, source)
+        tests = _of_users(train, owned, source)
     else:
-        tests = cut.like(samples.y, owned, source.y, rng.generator(key, "test set"))
-    return _Tests(tests, source, published)
+        tests = cut.like(train.y, owned, source.y, rng.generator(key, "test set"))
+    return owned, _Tests(tests, source, published)
 
 
-def _validation(
-    dataset: Dataset, owned: ByClient[np.ndarray], share: float, key: int
+def _hold_out(
+    dataset: Dataset,
+    samples: Arrays,
+    clients: ByClient[np.ndarray],
+    share: float,
+    key: int,
+    purpose: str,
+    *,
+    ends: bool,
 ) -> tuple[ByClient[np.ndarray], ByClient[np.ndarray]]:
-    """Divide each client's training samples: those that it trains on, and those that it is validated on."""
-    if dataset.overlap:
-        return _hold_out_ends(dataset.train, dataset.rows(), owned, share, dataset.overlap)
-    return _hold_out(dataset.train.y, owned, share, key, "validation")
+    """Divide each client's samples: those that it trains on, and those held out, which are drawn or (ends) its last."""
+    if ends:
+        assert samples.client is not None, "data with overlapping samples have clients of their own"
+        return cut.hold_out_ends(dataset.rows(), samples.client, clients, share, dataset.overlap)
+    return cut.hold_out(samples.y, clients, share, rng.generators(key, purpose, numbers=range(len(clients))))
 
 
 def _is_as_leaf(scheme: Scheme, dataset: Dataset) -> bool:
@@ -325,56 +326,39 @@ def _is_as_leaf(scheme: Scheme, dataset: Dataset) -> bool:
     return dataset.pooled and dataset.overlap > 0 and scheme.kind == "iid" and not getattr(scheme, "stratified", 1)
 
 
-def _remarks_on_tests(
-    scheme: Scheme, given: Recorded | None, train: Arrays, tests: _Tests | None, scored: int
-) -> list[str]:
-    """A line if some test samples are left out.
+def _remark_on_tests(scheme: Scheme, given: Recorded | None, train: Arrays, tests: _Tests | None, scored: int) -> str:
+    """A line if some test samples are left out; "": none are.
 
     Args:
         train: the training samples. tests: None: there is no test set, or it is sealed.
         scored: number of samples on which clients are scored.
     """
     if tests is None or scored == (n := len(tests.source.y)):
-        return []
+        return ""
     if scheme.kind == "natural":
         client = tests.source.client
         assert client is not None and train.client is not None
         others = ~np.isin(client, train.client)
         owners = len(np.unique(client[others]))
-        told = (
-            f"test samples are left out: they belong to {owners:,} client{'s' * (owners != 1)} without training samples"
-        )
-        return [f"{others.sum():,} of {n:,} {told}"] if others.any() else []
+        whose = f"they belong to {owners:,} client{'s' * (owners != 1)} without training samples"
+        return f"{others.sum():,} of {n:,} test samples are left out: {whose}" if owners else ""
     is_given = given is not None and given.test is not None
     why = "belong to no client of the partition" if is_given else "have classes without training samples"
-    return [f"{n - scored:,} of {n:,} test samples {why}; left out"]
+    return f"{n - scored:,} of {n:,} test samples {why}; left out"
 
 
-def _remarks_on_unused(dataset: Dataset, scheme: Scheme, given: Recorded | None, divided: int) -> list[str]:
-    """A line if a recorded partition, or a user's scheme, gives some samples to no client.
+def _remark_on_unused(dataset: Dataset, scheme: Scheme, given: Recorded | None, divided: int) -> str:
+    """A line if a recorded partition, or a user's scheme, gives some samples to no client; "": there are none.
 
     Args:
         divided: number of samples that the scheme gave to clients.
     """
     if scheme.kind == "natural":
-        return []
+        return ""
     if dataset.pooled and given is not None and given.test is not None:
         divided += len(ByClient.of(given.test).samples)
     n, what = dataset.sizes[0], "samples" if dataset.pooled else "training samples"
-    return [f"{n - divided:,} of {n:,} {what} belong to no client of the partition; left out"] if divided < n else []
-
-
-def _hold_out_ends(
-    samples: Arrays, published: np.ndarray, clients: ByClient[np.ndarray], share: float, gap: int
-) -> tuple[ByClient[np.ndarray], ByClient[np.ndarray]]:
-    assert samples.client is not None, "data with overlapping samples have clients of their own"
-    return cut.hold_out_ends(published, samples.client, clients, share, gap)
-
-
-def _hold_out(
-    labels: np.ndarray, clients: ByClient[np.ndarray], share: float, key: int, purpose: str
-) -> tuple[ByClient[np.ndarray], ByClient[np.ndarray]]:
-    return cut.hold_out(labels, clients, share, rng.generators(key, purpose, numbers=range(len(clients))))
+    return f"{n - divided:,} of {n:,} {what} belong to no client of the partition; left out" if divided < n else ""
 
 
 def _of_users(train: Arrays, owned: ByClient[np.ndarray], test: Arrays) -> ByClient[np.ndarray]:
@@ -407,30 +391,28 @@ def _why_none_is_scored(split: str, scheme: Scheme, pooled: bool) -> str:
     return f"partition '{scheme.kind}' gives no client a test sample of {{data}}"
 
 
-def _remarks_on_clients(scheme: Scheme, users: np.ndarray | None, owned: ByClient[np.ndarray]) -> list[str]:
+def _remarks_on_clients(scheme: Scheme, users: np.ndarray | None, owned: ByClient[np.ndarray]) -> Iterator[str]:
     """Lines about a data set's own clients: their numbers where these are not 0, 1, ..., and those that are too small.
 
     Args:
         users: the data set's own client of each training sample, int [n]. owned: those of each client in use.
     """
     if scheme.kind != "natural":
-        return []
+        return
     assert users is not None
-    told = []
     names = users[owned.samples[owned.offsets[:-1]]]
     moved = np.flatnonzero(names != np.arange(len(names))).tolist()
     if moved:
-        told.append(f"clients are numbered from 0 in the order of the data's numbers: {numbering(moved, names)}")
+        yield f"clients are numbered from 0 in the order of the data's numbers: {numbering(moved, names)}"
     least = getattr(scheme, "min_size", 1)
     if least > 1:
         sizes = np.unique(users, return_counts=True)[1]
         small = sizes[sizes < least]
         if len(small):
-            told.append(
+            yield (
                 f"{len(small):,} of {len(sizes):,} clients have fewer samples than partition.min_size={least}; left "
                 f"out, with {small.sum():,} of the {sizes.sum():,} samples that are divided"
             )
-    return told
 
 
 def _remark_on_unvalidated(held: Pool) -> str:
@@ -450,10 +432,8 @@ def _remark_on_unseen(dataset: Dataset, table: np.ndarray, held: Pool, split: st
     if split != "test" or dataset.overlap:
         return ""
     unseen = int((table.sum(axis=0) == 0)[held.y.numpy()].sum())
-    told = (
-        f"{unseen:,} of {len(held):,} test samples have classes without training samples; as clients' own they are kept"
-    )
-    return f"{told}, and a model is right on them by chance alone" if unseen else ""
+    told = f"{unseen:,} of {len(held):,} test samples have classes without training samples"
+    return f"{told}; as clients' own they are kept, and a model is right on them by chance alone" if unseen else ""
 
 
 def _given(scheme: Scheme, dataset: Dataset) -> Recorded | None:
@@ -481,11 +461,10 @@ def _pool(samples: Arrays, clients: Sequence[np.ndarray]) -> Pool:
     lists = ByClient.of(clients)
     used = np.zeros(len(samples.y), dtype=bool)
     used[lists.samples] = True
-    if used.all():
-        index = ByClient(_tensor(lists.samples), lists.offsets)
-        return Pool(_tensor(samples.x), _tensor(samples.y), index, isinstance(samples.x.base, np.memmap | mmap))
-    kept = lists.numbered(np.cumsum(used) - 1)
-    return Pool(_tensor(samples.x[used]), _tensor(samples.y[used]), ByClient(_tensor(kept.samples), kept.offsets))
+    if not used.all():
+        lists, samples = lists.numbered(np.cumsum(used) - 1), Arrays(samples.x[used], samples.y[used], None)
+    index = ByClient(_tensor(lists.samples), lists.offsets)
+    return Pool(_tensor(samples.x), _tensor(samples.y), index, isinstance(samples.x.base, np.memmap | mmap))
 
 
 def _tensor(array: np.ndarray) -> Tensor:

@@ -21,6 +21,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -161,15 +162,8 @@ def unpacked(source: str, read: Read) -> Unpacked:
     Raises:
         DataError: the cache cannot be written; and what `read` raises.
     """
-    cache, entry = cache_folder(), _entry(source)
-    found = _known(cache, entry, source)
-    if found is None:
-        found = _unpack_once(source, read, lambda: _known(cache, entry, source))
-
-    def again(name: str, damage: str) -> None:
-        _unpack_again(found, name, damage, source, read)
-
-    return replace(found, unpack_again=again)
+    found = _known(source) or _unpack_once(source, read, lambda: _known(source))
+    return replace(found, unpack_again=partial(_unpack_again, found, source, read))
 
 
 def pin(file: Path, digest: str) -> None:
@@ -189,7 +183,7 @@ def is_pinned(file: Path) -> bool:
 
 def has(source: str) -> bool:
     """True if the data set that `source` names is unpacked already."""
-    return _known(cache_folder(), _entry(source), source) is not None
+    return _known(source) is not None
 
 
 def _unpack_once(source: str, read: Read, present: Callable[[], Unpacked | None]) -> Unpacked:
@@ -218,40 +212,34 @@ def _read(read: Read) -> dict[str, np.ndarray]:
         raise DataError(f"the data cannot be read ({error})") from error
 
 
-def _unpack_again(found: Unpacked, name: str, damage: str, source: str, read: Read) -> None:
-    cache, entry, digest = cache_folder(), _entry(source), found.meta["digest"]
-
+def _unpack_again(found: Unpacked, source: str, read: Read, name: str, damage: str) -> None:
     def mended() -> Unpacked | None:
-        there = _known(cache, entry, source)
+        there = _known(source)
         return there if there is not None and there.is_whole(name) else None
 
+    what = f"damaged ({name}: {damage})"
     try:
         made = _unpack_once(source, read, mended)
     except DataError as error:
         raise DataError(
-            f"{found.folder} is damaged ({name}: {damage}) and cannot be unpacked again ({error}); "
+            f"{found.folder} is {what} and cannot be unpacked again ({error}); "
             "delete it and provide the data set once more"
         ) from error
-    if made.meta["digest"] != digest:
-        raise DataError(
-            f"{found.folder} is damaged ({name}: {damage}), and its source has other content now; run again"
-        )
-    print(
-        f"pfl-ops: {found.folder} was damaged ({name}: {damage}); it was unpacked again from its source",
-        file=sys.stderr,
-        flush=True,
-    )
+    if made.meta["digest"] != found.meta["digest"]:
+        raise DataError(f"{found.folder} is {what}, and its source has other content now; run again")
+    line = f"pfl-ops: {found.folder} was {what}; it was unpacked again from its source"
+    print(line, file=sys.stderr, flush=True)
 
 
 def _entry(source: str) -> Path:
     return cache_folder() / "sources" / f"{hashlib.sha256(source.encode()).hexdigest()[:32]}.json"
 
 
-def _known(cache: Path, entry: Path, source: str) -> Unpacked | None:
+def _known(source: str) -> Unpacked | None:
     try:
-        noted = json.loads(entry.read_text(encoding="utf-8"))
+        noted = json.loads(_entry(source).read_text(encoding="utf-8"))
         same = noted["source"] == source and DIGEST.fullmatch(noted["digest"])
-        return _open(cache / noted["digest"]) if same else None
+        return _open(cache_folder() / noted["digest"]) if same else None
     except (OSError, ValueError, LookupError, TypeError, RecursionError):
         return None
 
