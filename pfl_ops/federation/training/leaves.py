@@ -4,7 +4,7 @@ A parameter that is a leaf of its own is about twice as fast as a slice of one f
 takes a flat vector and so gets the flat one.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -66,23 +66,46 @@ class GradientTerms:
 
 
 class Spread:
-    """Rows as the leaves that are trained: one a parameter (`blocks`), or one flat leaf.
+    """Rows of a chunk as the leaves that are trained: one a parameter (`blocks`), or one flat leaf.
 
     Args:
-        layout: of the rows. width: Q. only: the columns that move; None: all.
-        rows: positions of the chunk's clients in the cohort, int64 [c].
+        layout: of the rows. out: the rows of the cohort, [C, Q], to which a row goes when its walk ends.
+        rows: positions of the chunk's clients in the cohort, longest walk first. start: the rows before, [C, Q] or [Q].
+        only: the columns that move; None: all. shift, pull: of `Round.train`.
+
+    Attributes:
+        at_work: number of the clients that train still, the first ones, c.
+        leaves: contiguous, [c, *stored] each; `names`: of the parameters.
+        fixed: rows as they were, [c, Q], for the columns that do not move; empty where all of them do.
+        terms: shift and pull, in pieces [1 or c, *stored].
     """
 
-    def __init__(self, layout: Layout, width: int, only: slice | None, rows: Tensor, blocks: bool) -> None:
-        self.layout, self.rows = layout, rows
-        self.range = (only or slice(None)).indices(width)[:2]
-        self.whole = self.range == (0, width)
+    def __init__(
+        self, layout: Layout, out: Tensor, rows: Sequence[int], start: Tensor, only: slice | None, blocks: bool,
+        shift: Tensor | None, pull: tuple[float | Tensor, Tensor] | None,
+    ) -> None:  # fmt: skip
+        self.layout, self.out, self.rows = layout, out, torch.tensor(rows, device=out.device)
+        self.range = (only or slice(None)).indices(out.shape[1])[:2]
+        self.whole = self.range == (0, out.shape[1])
         self.blocks = self.layout.within(slice(*self.range)) if blocks else ()
         self.rest = [b for b in self.layout.within(self.layout.net) if b not in self.blocks] if blocks else []
         self.names = [b.name for b in self.blocks]
-        self.by_block = blocks
+        self.by_block, self.at_work = blocks, len(rows)
+        self.leaves = [
+            p.expand(len(rows), *p.shape[1:]).clone(memory_format=torch.contiguous_format) for p in self._pieces(start)
+        ]
+        if self.whole:
+            self.fixed = start.new_empty(len(rows), 0)
+        else:
+            self.fixed = start.expand(len(rows), -1) if start.dim() == 1 else start[self.rows]
+        mu, anchor = pull if pull is not None else (0.0, None)
+        self.terms = GradientTerms(
+            None if shift is None else self._pieces(shift),
+            mu[self.rows] if isinstance(mu, Tensor) else mu,
+            None if anchor is None else self._pieces(anchor),
+        )
 
-    def pieces(self, value: Tensor) -> list[Tensor]:
+    def _pieces(self, value: Tensor) -> list[Tensor]:
         """[P] or [C, P] as this chunk's pieces, [1 or c, *stored] each."""
         start, stop = self.range
         value = value.detach()
@@ -91,54 +114,34 @@ class Spread:
             return [value[:, start:stop]]
         return [value[:, b.start : b.stop].unflatten(1, b.stored) for b in self.blocks]
 
-    def terms(self, shift: Tensor | None, pull: tuple[float | Tensor, Tensor] | None) -> GradientTerms:
-        """Return `shift` and `pull` of `Round.train`, [C, Q] or [Q], as this chunk's pieces, [1 or c, *stored] each."""
-        mu, anchor = pull if pull is not None else (0.0, None)
-        return GradientTerms(
-            None if shift is None else self.pieces(shift),
-            mu[self.rows] if isinstance(mu, Tensor) else mu,
-            None if anchor is None else self.pieces(anchor),
-        )
-
-    def leaves(self, start: Tensor) -> list[Tensor]:
-        """Contiguous copies to train, [c, *stored] each."""
-        return [
-            p.expand(len(self.rows), *p.shape[1:]).clone(memory_format=torch.contiguous_format)
-            for p in self.pieces(start)
-        ]
-
-    def fixed(self, start: Tensor) -> Tensor:
-        """Rows as they were, [c, Q], for the columns that do not move; empty where all of them do."""
-        if self.whole:
-            return start.new_empty(len(self.rows), 0)
-        return start.expand(len(self.rows), -1) if start.dim() == 1 else start[self.rows]
-
-    def store(self, out: Tensor, leaves: list[Tensor], first: int, last: int) -> None:
-        """Write rows first..last-1 of the leaves, [c, *stored] each, to `out` [C, Q]."""
+    def end(self, active: int) -> bool:
+        """Write the rows from `active` on to `out`: their walks are over. Return False if there are none."""
+        if active == self.at_work:
+            return False
         columns = [(block.start, block.stop) for block in self.blocks] if self.by_block else [self.range]
-        for (start, stop), leaf in zip(columns, leaves, strict=True):
-            out[:, start:stop].index_copy_(0, self.rows[first:last], leaf[first:last].flatten(1))
+        for (start, stop), leaf in zip(columns, self.leaves, strict=True):
+            self.out[:, start:stop].index_copy_(0, self.rows[active : self.at_work], leaf[active:].flatten(1))
+        self.at_work, self.leaves = active, [w[:active] for w in self.leaves]
+        self.fixed, self.terms = self.fixed[:active], self.terms.first(active)
+        return True
 
-    def gradient(
-        self, leaves: list[Tensor], fixed: Tensor, b: Batch, loss: Loss | None, ctx: Mapping[str, Tensor]
-    ) -> list[Tensor]:
+    def gradient(self, b: Batch, loss: Loss | None, ctx: Mapping[str, Tensor]) -> list[Tensor]:
         """Gradients of the mean loss in the leaves' shapes, [c, *stored] each, contiguous."""
         if not self.by_block:
             start, stop = self.range
-            w = leaves[0] if self.whole else torch.cat([fixed[:, :start], leaves[0], fixed[:, stop:]], dim=1)
+            leaf, fixed = self.leaves[0], self.fixed
+            w = leaf if self.whole else torch.cat([fixed[:, :start], leaf, fixed[:, stop:]], dim=1)
             return [b.grad(w, loss, slice(start, stop), ctx)[:, start:stop].contiguous()]
-        return b.gradients(self.blocks, leaves, self.resting(fixed))
+        return b.gradients(self.blocks, self.leaves, self.resting())
 
-    def direct(self, chain: Chain | None, rule: Rule, compiled: bool) -> bool:
+    def direct(self, chain: Chain, rule: Rule, compiled: bool) -> bool:
         """True if a step can go straight into the weights: on a chain of linear layers plain SGD, and where kernels are
         compiled any optimiser that moves nothing else."""
-        if not self.by_block or chain is None:
-            return False
-        return rule.plain or (compiled and {*self.names} <= chain.names)
+        return self.by_block and (rule.plain or (compiled and {*self.names} <= chain.names))
 
-    def resting(self, fixed: Tensor) -> dict[str, Tensor]:
+    def resting(self) -> dict[str, Tensor]:
         """The network's parameters that do not move, by name, [c, *shape] each."""
-        return {k.name: k.view(fixed[:, k.start : k.stop].unflatten(1, k.stored)) for k in self.rest}
+        return {k.name: k.view(self.fixed[:, k.start : k.stop].unflatten(1, k.stored)) for k in self.rest}
 
 
 def _column(values: Tensor, like: Tensor) -> Tensor:

@@ -28,7 +28,7 @@ from pfl_ops.federation.training.chunk import STRETCH, Chunk
 from pfl_ops.federation.training.compiled import CompiledDescent, takes
 from pfl_ops.federation.training.descent import Descent
 from pfl_ops.federation.training.feed import Feed
-from pfl_ops.federation.training.leaves import GradientTerms, Spread
+from pfl_ops.federation.training.leaves import Spread
 
 
 class Trainer:
@@ -137,30 +137,25 @@ class Trainer:
     ) -> dict[str, Tensor]:
         """Take `step` at each batch of each client; carry rows [C, ...] by name, see `Round.walk`."""
         with repeatable(step):
-            return self._walk(clients, carry, step, length, keys, rule)
-
-    def _walk(
-        self, clients: Sequence[int], carry: Mapping[str, Tensor], step: Step, length: Length, keys: Keys, rule: Rule
-    ) -> dict[str, Tensor]:
-        out = {name: value.clone() for name, value in carry.items()}
-        further = [self.plans(clients, length, keys, nth) for nth in range(1, length.batches)]
-        for chunk in self.groups(clients, length, keys):
-            positions = torch.tensor(chunk.rows)
-            rows = {device: positions.to(device) for device in {value.device for value in carry.values()}}
-            m = {name: value[rows[value.device]] for name, value in carry.items()}
-            at_work = len(chunk.rows)
-            walk = Walk(self.passes, self.meter, length.stream, rule)
-            chunks = [chunk, *(Chunk(self.feed, clients, chunk.rows, plans) for plans in further)]
-            for b, *more in zip(*(c.batches(self.feed, walk) for c in chunks), strict=True):
-                if b._active < at_work:
-                    for name, value in m.items():
-                        out[name][rows[value.device][b._active : at_work]] = value[b._active :]
-                        m[name] = value[: b._active]
-                    at_work = b._active
-                for key, changed in _changes(step, step(dict(m), b, *more), m).items():
-                    m[key] = changed.detach()
-            for name, value in m.items():
-                out[name][rows[value.device][:at_work]] = value
+            out = {name: value.clone() for name, value in carry.items()}
+            further = [self.plans(clients, length, keys, nth) for nth in range(1, length.batches)]
+            for chunk in self.groups(clients, length, keys):
+                positions = torch.tensor(chunk.rows)
+                rows = {device: positions.to(device) for device in {value.device for value in carry.values()}}
+                m = {name: value[rows[value.device]] for name, value in carry.items()}
+                at_work = len(chunk.rows)
+                walk = Walk(self.passes, self.meter, length.stream, rule)
+                chunks = [chunk, *(Chunk(self.feed, clients, chunk.rows, plans) for plans in further)]
+                for b, *more in zip(*(c.batches(self.feed, walk) for c in chunks), strict=True):
+                    if b._active < at_work:
+                        for name, value in m.items():
+                            out[name][rows[value.device][b._active : at_work]] = value[b._active :]
+                            m[name] = value[: b._active]
+                        at_work = b._active
+                    for key, changed in _changes(step, step(dict(m), b, *more), m).items():
+                        m[key] = changed.detach()
+                for name, value in m.items():
+                    out[name][rows[value.device][:at_work]] = value
         return out
 
     # -- train: the fast path -----------------------------------------------------------------------------------------
@@ -180,78 +175,43 @@ class Trainer:
         only: slice | None = None,
     ) -> Tensor:
         """Minibatch training of every client from `start`; see `Round.train`. Returns [C, Q]."""
-        out = (
-            start.detach().expand(len(clients), -1).clone() if only else start.new_empty(len(clients), start.shape[-1])
-        )
-        own = loss or self.task.loss
+        start = start.detach()
+        out = start.expand(len(clients), -1).clone() if only else start.new_empty(len(clients), start.shape[-1])
+        own, chain = loss or self.task.loss, self.passes.chain
+        by_block = loss is None and own is cross_entropy
         with nullcontext() if own is cross_entropy else repeatable(own):
             for chunk in self.groups(clients, length, keys):
-                self._train_chunk(out, start.detach(), chunk, length.stream, rule, loss, ctx or {}, shift, pull, only)
+                spread = Spread(self.task.layout, out, chunk.rows, start, only, by_block, shift, pull)
+                if chain is not None and spread.direct(chain, rule, self._is_compiled):
+                    self._descend(chain, chunk, spread, length.stream, rule)
+                else:
+                    self._step(chunk, spread, Walk(self.passes, self.meter, length.stream, rule), loss, ctx or {})
+                spread.end(0)
+                del spread  # its leaves, before there are those of the next chunk
         return out
 
-    def _train_chunk(
-        self,
-        out: Tensor,
-        start: Tensor,
-        chunk: Chunk,
-        stream: str,
-        rule: Rule,
-        loss: Loss | None,
-        ctx: Mapping[str, Tensor],
-        shift: Tensor | None,
-        pull: tuple[float | Tensor, Tensor] | None,
-        only: slice | None,
-    ) -> None:
-        rows = torch.tensor(chunk.rows, device=out.device)
-        by_block = loss is None and self.task.loss is cross_entropy
-        spread = Spread(self.task.layout, out.shape[1], only, rows, by_block)
-        leaves, fixed, terms = spread.leaves(start), spread.fixed(start), spread.terms(shift, pull)
-        chain = self.passes.chain
-        if chain is not None and spread.direct(chain, rule, self._is_compiled):
-            self._descend(chain, out, chunk, spread, leaves, fixed, terms, stream, rule)
-            return
-        optimiser = Leaves(rule, leaves)
-        at_work = len(chunk.rows)
-        for b in chunk.batches(self.feed, Walk(self.passes, self.meter, stream, rule)):
-            if b._active < at_work:
-                spread.store(out, leaves, b._active, at_work)
-                at_work = b._active
-                leaves, fixed, terms = [w[:at_work] for w in leaves], fixed[:at_work], terms.first(at_work)
-                optimiser.shrink(at_work)
-            now = {name: value[rows[:at_work]] for name, value in ctx.items()}
-            grads = spread.gradient(leaves, fixed, b, loss, now)
-            terms.add(grads, leaves)
-            optimiser.step(leaves, grads)
-        spread.store(out, leaves, 0, at_work)
+    def _step(self, chunk: Chunk, spread: Spread, walk: Walk, loss: Loss | None, ctx: Mapping[str, Tensor]) -> None:
+        optimiser = Leaves(walk.rule, spread.leaves)
+        for b in chunk.batches(self.feed, walk):
+            if spread.end(b._active):
+                optimiser.shrink(b._active)
+            now = {name: value[spread.rows[: b._active]] for name, value in ctx.items()}
+            grads = spread.gradient(b, loss, now)
+            spread.terms.add(grads, spread.leaves)
+            optimiser.step(spread.leaves, grads)
 
-    def _descend(
-        self,
-        chain: Chain,
-        out: Tensor,
-        chunk: Chunk,
-        spread: Spread,
-        leaves: list[Tensor],
-        fixed: Tensor,
-        terms: GradientTerms,
-        stream: str,
-        rule: Rule,
-    ) -> None:
-        """`_train_chunk` where a step goes straight into the weights."""
-        at_work = len(chunk.rows)
+    def _descend(self, chain: Chain, chunk: Chunk, spread: Spread, stream: str, rule: Rule) -> None:
+        """`_step` where a step goes straight into the weights."""
         make, limit = (CompiledDescent, sys.maxsize) if self._is_compiled else (Descent, STRETCH)
-        moments = Moments.of(rule, leaves)
-        descent = make(chain, spread.names, leaves, spread.resting(fixed), rule, terms, moments)
+        moments = Moments.of(rule, spread.leaves)
+        descent: Descent | None = None
         for stretch in chunk.stretches(self.feed, limit):
-            if stretch.active < at_work:
-                spread.store(out, leaves, stretch.active, at_work)
-                at_work = stretch.active
-                leaves, fixed, terms = [w[:at_work] for w in leaves], fixed[:at_work], terms.first(at_work)
-                moments.shrink(at_work)
-                descent = make(chain, spread.names, leaves, spread.resting(fixed), rule, terms, moments)
+            if spread.end(stretch.active) or descent is None:
+                moments.shrink(stretch.active)
+                descent = make(chain, spread.names, spread.leaves, spread.resting(), rule, spread.terms, moments)
             losses = descent.run(self.feed, stretch.samples, stretch.share)
             seen = losses if stretch.real is None else losses * stretch.real
             self.meter.add(stream, seen.sum(dtype=torch.float64), stretch.total)
-        spread.store(out, leaves, 0, at_work)
 
     # -- sweep: a function summed over data ---------------------------------------------------------------------------
 
@@ -268,32 +228,26 @@ class Trainer:
         batch: int = 500,
     ) -> tuple[Tensor, Tensor]:
         """Sum `function` over each client's own samples: sums [C, ...], counts [C]; see `Round.sweep`."""
-        with nullcontext() if function is cross_entropy else repeatable(function):
-            return self._sweep(clients, w, function, keys, share, ctx or {}, batch)
-
-    def _sweep(
-        self, clients: Sequence[int], w: Tensor, function: Loss, keys: Keys, share: Share | None,
-        ctx: Mapping[str, Tensor], batch: int,
-    ) -> tuple[Tensor, Tensor]:  # fmt: skip
         sums: Tensor | None = None
         counts = torch.zeros(len(clients), dtype=self.feed.dtype, device=self.feed.device)
-        for i, k in enumerate(clients):
-            positions = self.positions(k, share, keys)
-            own = self.feed.index[k]
-            own = own if positions is None else own[torch.from_numpy(positions).to(own.device)]
-            counts[i] = len(own)
-            row = w[None] if w.dim() == 1 else w[i : i + 1]
-            now = {name: value[i : i + 1] for name, value in ctx.items()}
-            for samples in own.split(batch):
-                x, y = self.feed.batch(samples)
-                with self.passes.autocast(), self.passes.answering():
-                    values = self.passes.mapped(function, row, x[None], y[None], now)[0]
-                if values.dim() == 0 or len(values) != len(samples):
-                    returned = kind(values)
-                    raise MisuseError(f"{name_of(function)}() must give one value a sample, got {returned}", function)
-                if sums is None:
-                    sums = values.new_zeros(len(clients), *values.shape[1:], dtype=self.feed.dtype)
-                sums[i] += values.sum(dim=0)
+        with nullcontext() if function is cross_entropy else repeatable(function):
+            for i, k in enumerate(clients):
+                positions = self.positions(k, share, keys)
+                own = self.feed.index[k]
+                own = own if positions is None else own[torch.from_numpy(positions).to(own.device)]
+                counts[i] = len(own)
+                row = w[None] if w.dim() == 1 else w[i : i + 1]
+                now = {name: value[i : i + 1] for name, value in (ctx or {}).items()}
+                for samples in own.split(batch):
+                    x, y = self.feed.batch(samples)
+                    with self.passes.autocast(), self.passes.answering():
+                        values = self.passes.mapped(function, row, x[None], y[None], now)[0]
+                    if values.dim() == 0 or len(values) != len(samples):
+                        told = f"{name_of(function)}() must give one value a sample, got {kind(values)}"
+                        raise MisuseError(told, function)
+                    if sums is None:
+                        sums = values.new_zeros(len(clients), *values.shape[1:], dtype=self.feed.dtype)
+                    sums[i] += values.sum(dim=0)
         if sums is None:
             raise PflOpsError("none of these clients has a sample to sweep over")
         return sums, counts
