@@ -4,7 +4,7 @@ import tempfile
 import weakref
 from collections.abc import Sequence
 from pathlib import Path
-from typing import BinaryIO, Protocol
+from typing import BinaryIO, TypeAlias
 
 import torch
 from torch import Tensor
@@ -12,28 +12,6 @@ from torch import Tensor
 from pfl_ops.errors import PflOpsError
 
 HOST = torch.device("cpu")
-
-
-class Matrix(Protocol):
-    """Storage of the rows of all clients. A row must be written before it is read.
-
-    Attributes:
-        device: of the rows that are read, and of those that are written.
-    """
-
-    device: torch.device
-
-    def read(self, clients: Tensor) -> Tensor:
-        """Return a copy of the rows of clients (int64 [C]), [C, ...]."""
-        ...
-
-    def read_into(self, client: int, row: Tensor) -> None:
-        """Copy a client's row into `row` [...], which is contiguous."""
-        ...
-
-    def write(self, client: int, row: Tensor) -> None:
-        """Replace a client's row by `row` [...]."""
-        ...
 
 
 class InMemory:
@@ -57,12 +35,15 @@ class InMemory:
             ) from error
 
     def read(self, clients: Tensor) -> Tensor:
+        """Return a copy of the rows of clients (int64 [C]), [C, ...]."""
         return self._values.index_select(0, clients.to(self.device))
 
     def read_into(self, client: int, row: Tensor) -> None:
+        """Copy a client's row into `row` [...], which is contiguous."""
         row.copy_(self._values[client])
 
     def write(self, client: int, row: Tensor) -> None:
+        """Replace a client's row by `row` [...]."""
         self._values[client] = row
 
 
@@ -120,6 +101,11 @@ class InFile:
                 f"can't keep the clients' state in {self.folder}: {error.strerror or error}; make room (or use --state "
                 "memory), and the same command goes on from the last checkpoint"
             ) from error
+
+
+Matrix: TypeAlias = InMemory | InFile
+"""Storage of the rows of all clients. A row must be written before it is read; `device`: of the rows that are read and
+written."""
 
 
 def _bytes(row: Tensor) -> memoryview:
