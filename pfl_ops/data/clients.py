@@ -15,13 +15,13 @@ from pfl_ops.data import cut
 from pfl_ops.data.by_client import ByClient
 from pfl_ops.data.copies import copies_remark
 from pfl_ops.data.datasets import Arrays, Dataset
-from pfl_ops.data.npz import memory_size
 from pfl_ops.data.owners import numbering
 from pfl_ops.data.partition import PartitionError, Scheme
 from pfl_ops.data.partition_files import Recorded, read_partition
 from pfl_ops.data.recorded import locate
 from pfl_ops.data.remarks import dataset_remarks
 from pfl_ops.errors import echo, format_bytes
+from pfl_ops.system.memory import memory_size
 
 LEAF_REMARK = (
     "test samples overlap with training samples, as in LEAF's IID split (data.pooled with partition.stratified=false); "

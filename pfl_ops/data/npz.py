@@ -3,10 +3,10 @@
 import contextlib
 import io
 import math
-import os
 import re
 import warnings
 import zipfile
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ import numpy as np
 
 from pfl_ops.errors import PflOpsError, echo, format_bytes, in_a_line
 from pfl_ops.files import replacing
+from pfl_ops.system.memory import memory_size
 
 NEEDED = ("x_train", "y_train", "x_test", "y_test")
 CLIENTS = ("client_train", "client_test")
@@ -55,7 +56,21 @@ def read_arrays(path: Path, choose: Callable[[Sequence[str]], Sequence[str]]) ->
         DataError: as for `read_npz`.
     """
     with open_npz(path) as archive:
-        return _arrays(archive, path, choose)
+        infos = archive.infolist()
+        members = {info.filename.removesuffix(".npy"): info for info in infos}
+        times = Counter(info.filename.removesuffix(".npy") for info in infos)
+        names = choose(list(members))
+        for name in names:
+            if times[name] > 1:
+                raise DataError(f"{path} has two arrays named {echo(name)}")
+        check_size(path, sum(_declared(archive, members[name], name, path) for name in names))
+        arrays = {}
+        for name in names:
+            with archive.open(members[name]) as stream:
+                arrays[name] = np.lib.format.read_array(stream, allow_pickle=False)
+                if stream.read(1):  # and so reaches the end, where zipfile compares the checksum
+                    raise ValueError(f"{name} is longer than its header says")
+        return arrays
 
 
 def write_npz(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
@@ -112,31 +127,6 @@ def _select_members(members: Sequence[str], path: Path) -> list[str]:
     if (CLIENTS[0] in members) != (CLIENTS[1] in members):
         raise DataError(f"{path} has only one of client_train and client_test; give both or neither")
     return [name for name in (*NEEDED, *CLIENTS) if name in members]
-
-
-def _arrays(
-    archive: zipfile.ZipFile, path: Path, choose: Callable[[Sequence[str]], Sequence[str]]
-) -> dict[str, np.ndarray]:
-    members: dict[str, zipfile.ZipInfo] = {}
-    twice: set[str] = set()
-    for info in archive.infolist():
-        name = info.filename.removesuffix(".npy")
-        if name in members:
-            twice.add(name)
-        members[name] = info
-    names = choose(list(members))
-    for name in names:
-        if name in twice:
-            raise DataError(f"{path} has two arrays named {echo(name)}")
-    total = sum(_declared(archive, members[name], name, path) for name in names)
-    check_size(path, total)
-    arrays = {}
-    for name in names:
-        with archive.open(members[name]) as stream:
-            arrays[name] = np.lib.format.read_array(stream, allow_pickle=False)
-            if stream.read(1):  # and so reaches the end, where zipfile compares the checksum
-                raise ValueError(f"{name} is longer than its header says")
-    return arrays
 
 
 def check_size(path: Path, size: int) -> None:
@@ -349,14 +339,6 @@ def number_names(names: Sequence[str], what: str) -> list[int]:
         return [int(name) for name in names]
     places = {name: place for place, name in enumerate(sorted(names))}
     return [places[name] for name in names]
-
-
-def memory_size() -> int:
-    """Return the bytes of this machine's memory; 2^60 if the system does not say."""
-    try:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, ValueError, OSError):
-        return 2**60
 
 
 def _shape(shape: tuple[Any, ...]) -> str:

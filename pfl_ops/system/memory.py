@@ -27,12 +27,13 @@ def available(root: Path = Path("/")) -> int:
     Args:
         root: where /proc and /sys are looked for.
     """
-    found = list(_allowed(root))
+    groups = control_groups.above("memory", root)
+    found = [left for group in groups if (left := _left(group.folder, *FILES[group.version])) is not None]
     try:
         text = (root / "proc/meminfo").read_text(encoding="ascii")
         found.append(next(int(line.split()[1]) for line in text.splitlines() if line.startswith("MemAvailable:")) << 10)
     except (OSError, ValueError, IndexError, StopIteration):
-        found.append(_half_of_the_machine())
+        found.append(memory_size(2 * UNKNOWN) // 2)
     return max(min(found), 0)
 
 
@@ -105,22 +106,16 @@ def _below(process: str) -> Iterator[str]:
                 yield from _below(child)
 
 
-def _half_of_the_machine() -> int:
+def memory_size(unknown: int = 2**60) -> int:
+    """Return the bytes of this machine's memory; `unknown` if the system does not say."""
     try:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, ValueError, OSError):
-        return UNKNOWN
-
-
-def _allowed(root: Path) -> Iterator[int]:
-    """Return what each control group above this process still allows."""
-    for group in control_groups.above("memory", root):
-        left = _left(group.folder, *FILES[group.version])
-        if left is not None:
-            yield left
+        return unknown
 
 
 def _left(group: Path, limit: str, usage: str, droppable: str) -> int | None:
+    """Return the bytes that a control group still allows; None: it has no limit."""
     try:
         allowed, used = int((group / limit).read_text()), int((group / usage).read_text())
         stat = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
