@@ -73,11 +73,10 @@ class MethodSimulation:
 
     def _task(self, federation: Federation, feed: Feed, seed: int) -> Task:
         net = Net(federation.network)
-        named = {name: p.detach().to(self.dtype) for name, p in federation.network.named_parameters()}
         task = Task(
             net=net,
             layout=net.layout,
-            initial=net.layout.flatten(named),
+            initial=net.row().to(self.dtype),
             sizes=federation.pool.sizes,
             class_counts=federation.pool.class_counts(federation.n_classes),
             rounds=self.training.rounds,

@@ -51,7 +51,7 @@ def make_task(
     task = Task(
         net=net,
         layout=net.layout,
-        initial=net.layout.flatten({name: p.detach() for name, p in network.named_parameters()}),
+        initial=net.row(),
         sizes=sizes.to(feed.device),
         class_counts=clients.train.class_counts(clients.n_classes).to(feed.device),
         rounds=training.rounds,

@@ -108,10 +108,19 @@ class Net:
         ]
         self.layout = Layout(shapes[0], shapes[1], extra)
 
+    def row(self) -> Tensor:
+        """Return the network's own parameters as a row [Q], without a method's blocks.
+
+        >>> from pfl_ops.testing import scalar_net
+        >>> net = scalar_net()
+        >>> bool((net(net.row(), torch.ones(1, 1)) == net.network(torch.ones(1, 1))).all())
+        True
+        """
+        return self.layout.flatten(dict(self.network.named_parameters()))
+
     def __call__(self, w: Tensor, x: Tensor) -> Tensor:
         """Scores [B, L]."""
-        views = self.layout.views(w[..., self.layout.net], self.layout.net)
-        return self.forward(views, x)
+        return self.forward(self.layout.views(w[..., self.layout.net], self.layout.net), x)
 
     def features(self, w: Tensor, x: Tensor) -> Tensor:
         """Return the input of the head, [B, D], for inputs x [B, ...]; `w` needs the body's columns only.
@@ -120,7 +129,7 @@ class Net:
         >>> scalar_net().features(torch.tensor([2.0]), torch.tensor([[5.0]])).tolist()
         [[10.0]]
         """
-        return self._body(self.layout.views(w[..., self.layout.body], self.layout.body), x)
+        return _through(self.steps, self.layout.views(w[..., self.layout.body], self.layout.body), x)
 
     def head(self, h: Tensor, f: Tensor) -> Tensor:
         """Scores [B, L] of the head's columns `h` on features `f` [B, D]; of a model w these are `w[net.layout.head]`.
@@ -166,7 +175,7 @@ class Net:
         [[10.0]]
         """
         part = self.cut(depth)
-        return self._through(self.steps[: self._at(depth)], self.layout.views(w[..., part], part), x)
+        return _through(self.steps[: self._at(depth)], self.layout.views(w[..., part], part), x)
 
     def back(self, w: Tensor, a: Tensor, depth: int) -> Tensor:
         """Scores [B, L] of the server's side on activations [B, ...]; back(w, front(w, x)) is net(w, x).
@@ -177,7 +186,7 @@ class Net:
         """
         part = slice(self.cut(depth).stop, self.layout.net.stop)
         views = self.layout.views(w[..., part], part)
-        f = self._through(self.steps[self._at(depth) :], views, a)
+        f = _through(self.steps[self._at(depth) :], views, a)
         return F.linear(f, views["head.weight"], views.get("head.bias"))
 
     def _at(self, depth: int) -> int:
@@ -186,16 +195,7 @@ class Net:
 
     def forward(self, views: Mapping[str, Tensor], x: Tensor) -> Tensor:
         """Scores [B, L] of named parameters."""
-        return F.linear(self._body(views, x), views["head.weight"], views.get("head.bias"))
-
-    def _body(self, views: Mapping[str, Tensor], x: Tensor) -> Tensor:
-        return self._through(self.steps, views, x)
-
-    @staticmethod
-    def _through(steps: Sequence[Step], views: Mapping[str, Tensor], x: Tensor) -> Tensor:
-        for step in steps:
-            x = _apply(step, views, x)
-        return x
+        return F.linear(_through(self.steps, views, x), views["head.weight"], views.get("head.bias"))
 
     def stacked(self, views: Mapping[str, Tensor], x: Tensor) -> Tensor:
         """Scores [C, B, L] of C models at once: `views` name -> [C, *shape], `x` [C, B, ...] or [1, B, ...] for all.
@@ -239,6 +239,12 @@ def _steps(module: nn.Module, name: str) -> Iterator[Step]:
             yield from _steps(layer, f"{name}.{child}")
     else:
         yield Step.of(module, name)
+
+
+def _through(steps: Sequence[Step], views: Mapping[str, Tensor], x: Tensor) -> Tensor:
+    for step in steps:
+        x = _apply(step, views, x)
+    return x
 
 
 def _apply(step: Step, views: Mapping[str, Tensor], x: Tensor) -> Tensor:

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from itertools import product
 
 import numpy as np
 import torch
@@ -39,32 +40,23 @@ def compare() -> dict[Case, float]:
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        for network in NETWORKS:
-            for optimiser in RULES:
-                torchs, ours = (_walk(network, optimiser, 7, torch.float64, compiled)() for compiled in (False, True))
-                difference = (ours - torchs).abs().max().item()
-                if not difference <= TOLERANCE:
-                    raise PflOpsError(
-                        f"compiled kernels differ from PyTorch's by {difference:.1g} on {network} under {optimiser}; "
-                        "not used"
-                    )
-        return {
-            Case(network, optimiser, batch): _ratio(network, optimiser, batch)
-            for network in NETWORKS
-            for optimiser in RULES
-            for batch in BATCHES
-        }
+        for network, optimiser in product(NETWORKS, RULES):
+            torchs, ours = (_walk(network, optimiser, 7, torch.float64, compiled)() for compiled in (False, True))
+            difference = (ours - torchs).abs().max().item()
+            if not difference <= TOLERANCE:
+                raise PflOpsError(
+                    f"compiled kernels differ from PyTorch's by {difference:.1g} on {network} under {optimiser}; "
+                    "not used"
+                )
+        return {Case(*case): _ratio(*case) for case in product(NETWORKS, RULES, BATCHES)}
     finally:
         torch.set_num_threads(before)
 
 
 def _ratio(network: str, optimiser: str, batch: int) -> float:
     walks = [_walk(network, optimiser, batch, torch.float32, compiled) for compiled in (False, True)]
-    best = [float("inf")] * len(walks)
-    for _ in range(READINGS):
-        for i, walk in enumerate(walks):
-            best[i] = min(best[i], _seconds(walk))
-    return best[0] / best[1]
+    torchs, ours = zip(*([_seconds(walk) for walk in walks] for _ in range(READINGS)), strict=True)
+    return min(torchs) / min(ours)
 
 
 def _seconds(walk: Callable[[], object]) -> float:
@@ -88,7 +80,7 @@ def _walk(network: str, optimiser: str, batch: int, dtype: torch.dtype, compiled
         torch.manual_seed(0)
         module = NETWORKS[network](SHAPE, CLASSES).to(dtype)
     net = Net(module)
-    start = net.layout.flatten({name: p.detach() for name, p in module.named_parameters()})
+    start = net.row()
     task = Task(
         net, net.layout, start, pool.sizes, pool.class_counts(CLASSES), rounds=1, cohort_size=CLIENTS, seed=0,
         example=feed.inputs(torch.zeros(1, dtype=torch.int64)), loss=cross_entropy,
