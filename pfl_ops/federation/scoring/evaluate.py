@@ -115,15 +115,12 @@ class Scorer:
         self._is_scored = torch.zeros(self.n_clients, dtype=torch.bool)
         self._is_scored[self.clients] = True
         self.everything = torch.arange(len(pool), device=feed.device)
-        self.subset = self.everything
-        wanted_samples = settings.subset
-        if wanted_samples == "auto":  # evaluation then stays a small part of training, however much data there is
-            wanted_samples = min(max(len(trainer.feed.y) // 60, 100), 1000)
-        if wanted_samples is not None and wanted_samples < len(self.everything):
-            self.subset = pool.subset(wanted_samples, rng.generator(seed, "evaluation/subset")).to(feed.device)
-        self.final = self.everything
-        if isinstance(settings.final, int) and settings.final < len(self.everything):
-            self.final = pool.subset(settings.final, rng.generator(seed, "evaluation/subset")).to(feed.device)
+        wanted, final = settings.subset, settings.final if isinstance(settings.final, int) else None
+        if wanted == "auto":  # evaluation then stays a small part of training, however much data there is
+            wanted = min(max(len(trainer.feed.y) // 60, 100), 1000)
+        self.subset, self.final = (
+            pool.subset(n, rng.generator(seed, "evaluation/subset")).to(feed.device) for n in (wanted, final)
+        )
         self._owner = pool.owner().to(feed.device)
         self._sizes = feed.sizes
         self.sizes = feed.sizes[everyone]
