@@ -167,9 +167,8 @@ def _read_feature(column: Column, name: str, path: Path) -> np.ndarray:
     import pyarrow as pa
 
     kind = column.type
-    if pa.types.is_null(kind):
-        raise DataError(f"{path}: column '{echo(name)}' has {len(column):,} empty entries (first: row 1)")
-    if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
+    allowed = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, pa.types.is_null)  # a null is empty
+    if not any(is_kind(kind) for is_kind in allowed):
         raise DataError(
             f"{path}: column '{echo(name)}' holds {str(kind)[:60]}; features are numbers (label, client and split are "
             "the columns that may hold text)"
