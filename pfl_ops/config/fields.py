@@ -5,6 +5,7 @@ registry. Both look the same here, so that `partition.kind` and `algorithm.gamma
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, wraps
 from pathlib import Path
@@ -79,11 +80,9 @@ def kinds_with(kinds: Kinds | Registry[Any], name: str) -> list[str]:
     """
     found = []
     for kind in kinds.names():
-        try:
+        with suppress(Exception):  # a broken plug-in is no reason to hide the error that the message is of
             if name in kinds.get(kind).model_fields:
                 found.append(kind)
-        except Exception:  # a broken plug-in is no reason to hide the error that the message is of
-            continue
     return found
 
 
@@ -172,6 +171,11 @@ class AllowedValues:
             }[self.type]
         return text + self._bounds() + (" or none" if self.nullable else "")
 
+    def near(self, value: Any) -> str:
+        """Return "; did you mean 'sgd'?" for a text that is near one of the choices, to end a message; else ""."""
+        close = nearest(value, [str(c) for c in self.choices or ()]) if isinstance(value, str) else None
+        return f"; did you mean '{close}'?" if close else ""
+
     def _bounds(self) -> str:
         if self.low is not None and self.high is not None:
             low, high = _number(self.low), _number(self.high)
@@ -257,19 +261,13 @@ class Setting:
 
     @cached_property
     def _adapter(self) -> TypeAdapter[Any]:
-        annotation: Any = self.info.annotation if self.info else str
-        return TypeAdapter(
-            Annotated[annotation, *self.info.metadata] if self.info and self.info.metadata else annotation
-        )
+        return TypeAdapter(self.info.rebuild_annotation() if self.info else str)
 
     def check(self, value: Any) -> Any:
         """`value` as the experiment would hold it; one that is not admissible is an error."""
         name = f"{self.path} ({self.symbol})" if self.symbol else self.path
         if self.is_tag and value not in (self.allowed.choices or ()):
-            close = nearest(str(value), self.allowed.choices or ())
-            raise PflOpsError(
-                f"{name} must be {self.allowed}, got {show(value)}" + (f"; did you mean '{close}'?" if close else "")
-            )
+            raise PflOpsError(f"{name} must be {self.allowed}, got {show(value)}{self.allowed.near(str(value))}")
         if self.info is not None:
             value = plain(self.info, value, self.path)
         try:

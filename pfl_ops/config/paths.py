@@ -232,10 +232,5 @@ def _line(path: str, info: FieldInfo | None, problem: Mapping[str, Any]) -> str:
         return f"{name}: {own}" if path else str(own)
     if info is None:
         return f"{name}: {problem['msg']}, got {show(problem['input'])}" if path else str(problem["msg"])
-    return f"{name} must be {AllowedValues.of(info)}, got {show(problem['input'])}{_near(info, problem['input'])}"
-
-
-def _near(info: FieldInfo, value: Any) -> str:
-    choices = AllowedValues.of(info).choices or ()
-    close = nearest(value, [str(c) for c in choices]) if isinstance(value, str) else None
-    return f"; did you mean '{close}'?" if close else ""
+    allowed, given = AllowedValues.of(info), problem["input"]
+    return f"{name} must be {allowed}, got {show(given)}{allowed.near(given)}"
