@@ -73,6 +73,17 @@ def kind(value: object) -> str:
     return _with_article(type(value).__name__)
 
 
+def beyond(numbers: Tensor, n: int) -> str:
+    """Return the range of some numbers, "2 to 7", if one of them is not among 0 to n − 1; else "".
+
+    >>> beyond(torch.tensor([2, 7]), 5), beyond(torch.tensor([2, 4]), 5)
+    ('2 to 7', '')
+    """
+    if not numbers.numel() or 0 <= int(numbers.min()) <= int(numbers.max()) < n:
+        return ""
+    return f"{int(numbers.min())} to {int(numbers.max())}"
+
+
 def _with_article(noun: str) -> str:
     return f"{'an' if noun[0] in 'aeiouAEIOU' else 'a'} {noun}"
 

@@ -18,7 +18,7 @@ from pfl_ops.errors import PflOpsError, echo, ended_by_signal, frames, in_a_line
 from pfl_ops.federation.method.contract import ClientRows, Models, Rows, StageName, Stages, State, Task, Update
 from pfl_ops.federation.method.method import Method
 from pfl_ops.federation.method.round import Round
-from pfl_ops.federation.misuse import MisuseError, defined, drawn_from, dtype, kind, shared_generators
+from pfl_ops.federation.misuse import MisuseError, beyond, defined, drawn_from, dtype, kind, shared_generators
 from pfl_ops.system.memory import out_of_memory
 
 ROUNDING = 1e-4  # of a round that is run again: the norm of the difference, by that of the values
@@ -311,8 +311,8 @@ def check_update(s: State, update: object, cohort: Tensor | None = None) -> None
             who, shape = value.clients, tuple(value.values.shape[1:])
             if not isinstance(who, Tensor) or who.dtype != torch.int64 or who.dim() != 1:
                 raise _Wrong(f"{kind(who)} as the clients of state '{name}'; expected int64 [C]")
-            if len(who) and not 0 <= int(who.min()) <= int(who.max()) < old.n:
-                raise _Wrong(f"clients {int(who.min())} to {int(who.max())} {what}; there are 0 to {old.n - 1}")
+            if wrong := beyond(who, old.n):
+                raise _Wrong(f"clients {wrong} {what}; there are 0 to {old.n - 1}")
             if len(who.unique()) < len(who):
                 raise _Wrong(f"a client twice {what}; expected each client once")
             if cohort is not None and not bool(torch.isin(who, cohort.to(who.device)).all()):

@@ -26,7 +26,7 @@ from pfl_ops.federation.method.batch import Batch
 from pfl_ops.federation.method.contract import Layout, Loss, Net, Share, Task
 from pfl_ops.federation.method.notes import Notes
 from pfl_ops.federation.method.walk import Keys, Length, Step
-from pfl_ops.federation.misuse import MisuseError, kind
+from pfl_ops.federation.misuse import MisuseError, beyond, kind
 from pfl_ops.federation.network import fisher
 from pfl_ops.federation.network.optim import Rule
 
@@ -354,10 +354,8 @@ class Round:
         [[18.0, 2.0], [18.0, 8.0]]
         """
         check_rows("who", who, len(self.cohort))
-        if who.numel() and not 0 <= int(who.min()) <= int(who.max()) < len(models):
-            raise MisuseError(
-                f"who names rows {int(who.min())} to {int(who.max())} of models; there are 0 to {len(models) - 1}"
-            )
+        if wrong := beyond(who, len(models)):
+            raise MisuseError(f"who names rows {wrong} of models; there are 0 to {len(models) - 1}")
         columns = [self.losses(models[who[:, j].to(models.device)], share=share) for j in range(who.shape[1])]
         return torch.stack(columns, dim=1)
 
@@ -396,10 +394,8 @@ class Round:
         n = self.task.n_clients
         if not isinstance(clients, Tensor) or clients.dtype != torch.int64 or clients.dim() != 1:
             raise MisuseError(f"over() needs client numbers, int64 [M]; got {kind(clients)}")
-        if len(clients) and not 0 <= int(clients.min()) <= int(clients.max()) < n:
-            raise MisuseError(
-                f"over() got clients {int(clients.min())} to {int(clients.max())}; there are 0 to {n - 1}"
-            )
+        if wrong := beyond(clients, n):
+            raise MisuseError(f"over() got clients {wrong}; there are 0 to {n - 1}")
         return self._beside(self._trainer, clients)
 
     def pooled(self) -> "Round":

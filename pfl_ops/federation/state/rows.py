@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from pfl_ops.federation.misuse import MisuseError, kind
+from pfl_ops.federation.misuse import MisuseError, beyond, kind
 from pfl_ops.federation.settings import StatePlace
 from pfl_ops.federation.state.matrix import InFile, InMemory, Matrix
 from pfl_ops.system import memory
@@ -83,11 +83,8 @@ class ClientRows:
         if not isinstance(clients, Tensor) or clients.dtype not in NUMBERS or clients.dim() != 1:
             raise MisuseError(f"rows of a state are read by client numbers, int64 [C] (r.cohort); got {kind(clients)}")
         numbers = clients.cpu()
-        if len(numbers) and not 0 <= int(numbers.min()) <= int(numbers.max()) < self.n:
-            raise MisuseError(
-                f"rows of clients {int(numbers.min())} to {int(numbers.max())} were read from a state; there are 0 to "
-                f"{self.n - 1}"
-            )
+        if wrong := beyond(numbers, self.n):
+            raise MisuseError(f"rows of clients {wrong} were read from a state; there are 0 to {self.n - 1}")
         return self._read(numbers).to(self.base.device)
 
     def __setitem__(self, clients: object, values: object) -> None:
