@@ -644,15 +644,17 @@ def test_couriers_of_runs_that_are_over_take_turns(tmp_path, monkeypatch):
     def sleep(_: float) -> None:
         assert not tracked.is_set() and requests.is_locked(folder / requests.LOCK)
         now[0] += 20
-        if frees:
-            others[1].release()
+        for lock in freed:
+            lock.release()
 
     monkeypatch.setattr(courier, "time", SimpleNamespace(sleep=sleep, monotonic=lambda: now[0]))
-    for frees, waited in ((False, 40), (True, 60)):  # the others hang: not for longer than half a minute
+    freed: list[FileLock] = []
+    for waited in (40, 60):  # first the others hang: it waits no longer than half a minute
         with pytest.raises(SystemExit):
             courier.track(0, str(folder))
         assert tracked.is_set() and now == [waited]
         tracked.clear()
+        freed.append(others[1])
     with FileLock(tmp_path / ".courier-1.lock", timeout=0):
         pass  # given back
 
