@@ -284,6 +284,14 @@ def test_an_error_in_the_block_marks_the_run(store):
     assert [store.find(i).status for i in ("failed", "stopped")] == ["FAILED", "KILLED"]
 
 
+def test_an_outage_between_two_questions_about_a_result_is_no_answer(store, monkeypatch):
+    """The first one found the run that has the result, the second one asks for its experiment."""
+    monkeypatch.setattr(Sender, "result_elsewhere", lambda *_: ("0123", "other"))
+    assert store.result_elsewhere("twice", "one", []) is not None
+    monkeypatch.setattr(Sender, "experiment_id", lambda *_: 1 / 0)
+    assert store.result_elsewhere("twice", "one", []) is None
+
+
 def test_a_store_that_is_closed_ends_its_open_runs(work, rounds):
     with Store.open(work) as store:
         store.run("left", "run", identity="left").log(rounds(0, 3))

@@ -238,8 +238,12 @@ class Store:
             identity_key(run.spool.header) == identity_key(header) and not run.finished for run in self._live.values()
         )
         self._wait_for_earlier(header)
-        found = None if recording else self._ask(lambda: self._sender.result_elsewhere(header, records), None)
-        return ResultElsewhere(*found, self._sender.experiment_id(experiment)) if found else None
+
+        def found() -> ResultElsewhere | None:
+            there = self._sender.result_elsewhere(header, records)
+            return ResultElsewhere(*there, self._sender.experiment_id(experiment)) if there else None
+
+        return None if recording else self._ask(found, None)
 
     def _wait_for_earlier(self, header: Header) -> None:
         """Wait until the target has what was recorded before of a run and its re-runs."""
