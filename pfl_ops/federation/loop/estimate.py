@@ -228,7 +228,8 @@ def _played(simulation: Simulation, clients: Tensor) -> _Played:
         simulation.trainer.meter.clear()
         simulation.wait()
         start = time.perf_counter()
-        r = simulation.round_at(t, clients, "estimate", kept=False)  # a new one: methods note a value once a round
+        # a new one: methods note a value once a round
+        r = simulation.round_at(t, clients, purpose="estimate", kept=False)
         update, stages = simulation.method.round(s, r)
         simulation.wait()
         seconds, seen = time.perf_counter() - start, sum(simulation.trainer.meter.by_stream.values())

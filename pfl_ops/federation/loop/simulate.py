@@ -9,7 +9,7 @@ import time
 from collections.abc import Collection, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -29,7 +29,7 @@ from pfl_ops.federation.loop.finish import LastRoundResults
 from pfl_ops.federation.method.checked import CheckedMethod, MethodError, check_update
 from pfl_ops.federation.method.contract import ClientRows, Models, Rows, Stages, State, Update
 from pfl_ops.federation.method.method import Method
-from pfl_ops.federation.method.round import LocalTraining, Round
+from pfl_ops.federation.method.round import Round
 from pfl_ops.federation.network.agreement import check_scores
 from pfl_ops.federation.network.net import Net
 from pfl_ops.federation.scoring.evaluate import Scorer, Scores
@@ -408,8 +408,8 @@ class Simulation:
 
     def personal_models(self, clients: Tensor | None = None) -> Models | None:
         """L1 as the clients hold it now: rows [C, P] (or one [P] for all) with what `predict` needs; see `state`."""
-        who = torch.arange(self.task.n_clients) if clients is None else clients
-        return self.method.personal(self.state, self.round_at(max(self.finished_rounds - 1, 0), who, "evaluate"))
+        who, t = torch.arange(self.task.n_clients) if clients is None else clients, max(self.finished_rounds - 1, 0)
+        return self.method.personal(self.state, self.round_at(t, who, purpose="evaluate"))
 
     # -- where and how ------------------------------------------------------------------------------------------------
 
@@ -425,8 +425,10 @@ class Simulation:
             self.scorer: Scorer = PooledScorer(self.trainer, self.clients.held, self._held, self.evaluation, self._seed)
         else:
             self.scorer = Scorer(self.trainer, self.clients.held, self._held, self.evaluation, self._seed)
+        # not a method: what makes rounds for the scores must not hold the simulation, whose models would else stay in
+        # memory until the next garbage collection
         lr_decay, weighting = self.training.lr_decay, self.participation.weighting
-        self.round_at: RoundAt = partial(_round_at, self.trainer, lr_decay, weighting)
+        self.round_at: RoundAt = partial(Round, self.trainer, weighting=weighting, lr_decay=lr_decay)
         row = self.task.initial
         self._scores = StageScores(
             self.method, self.scorer, self.round_at, self.wanted, resolved.chunk, row.numel() * row.element_size(),
@@ -438,18 +440,6 @@ class Simulation:
         torch.set_num_threads(self.resolved.threads)
         if self._device.type == "cuda":
             choose.switch(self.training.precision)
-
-
-def _round_at(
-    trainer: LocalTraining, lr_decay: float, weighting: Literal["samples", "uniform"],
-    t: int, clients: Tensor, purpose: str = "train", kept: bool = True,
-) -> Round:  # fmt: skip
-    """Return round t of some clients, int64 [C], duplicates count as draws; each purpose has generators of its own.
-
-    Not a method: what makes rounds for the scores must not hold the simulation, whose models would else stay in memory
-    until the next garbage collection.
-    """
-    return Round(trainer, t, clients, weighting=weighting, lr_decay=lr_decay, purpose=purpose, kept=kept)
 
 
 def commit(s: State, update: Update) -> None:

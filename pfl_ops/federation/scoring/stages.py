@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Protocol
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -20,10 +20,9 @@ MODELS_AT_ONCE = 50  # models that a method is asked for at a time, at most
 BYTES_AT_ONCE = 16 << 20  # and of what size, where nothing is stacked: memory that the C library keeps for the next
 
 
-class RoundAt(Protocol):
-    """Makes round t of some clients, int64 [C]; duplicates count as draws."""
-
-    def __call__(self, t: int, clients: Tensor, purpose: str = "train", kept: bool = True) -> Round: ...
+RoundAt: TypeAlias = Callable[..., Round]
+"""`round_at(t, clients, purpose="train", kept=True)` makes round t of some clients, int64 [C], whose duplicates count
+as draws; each purpose has generators of its own."""
 
 
 class StageScores:
@@ -50,9 +49,9 @@ class StageScores:
         """
         if "L1" not in self.during:
             return {}
-        everyone = self.round_at(0, self.scorer.clients, "start")
+        everyone = self.round_at(0, self.scorer.clients, purpose="start")
         largest = everyone.n.argsort(descending=True, stable=True)[:2].cpu()
-        models = self.method.personal(s, self.round_at(0, everyone.cohort[largest], "start"))
+        models = self.method.personal(s, self.round_at(0, everyone.cohort[largest], purpose="start"))
         if models is None:
             return {}
         if models.clients is None:
@@ -69,7 +68,7 @@ class StageScores:
         Raises:
             MethodError: nothing of it could be scored.
         """
-        if self.method.personal(s, self.round_at(0, self.scorer.clients[:1], "start")) is None:
+        if self.method.personal(s, self.round_at(0, self.scorer.clients[:1], purpose="start")) is None:
             raise MethodError(
                 f"method '{self._label}': round() returned no stage and personal() None, so that no model can be "
                 "scored; expected Models from one of them, as {'L2': Models(theta, r.cohort), 'G': Models(central)}"
@@ -103,7 +102,7 @@ class StageScores:
         def chunks() -> Iterator[Models]:
             yield stage
             for some in absent.split(max(len(r.cohort), 1)) if len(absent) else ():
-                again = self.method.round(s, self.round_at(r.t, some, "train", kept=False))[1].get("L2")
+                again = self.method.round(s, self.round_at(r.t, some, kept=False))[1].get("L2")
                 if isinstance(again, Models):
                     yield again
 
@@ -138,14 +137,14 @@ class StageScores:
     def _personal(self, s: State, t: int, purpose: str) -> Iterator[Models] | None:
         """L1 in chunks of clients; a model that all share comes once; None: no such stage."""
         first, *rest = self.scorer.clients.split(self.at_once)
-        models = self.method.personal(s, self.round_at(t, first, purpose))
+        models = self.method.personal(s, self.round_at(t, first, purpose=purpose))
         if models is None:
             return None
 
         def chunks() -> Iterator[Models]:
             yield models
             for some in rest if models.clients is not None else ():
-                more = self.method.personal(s, self.round_at(t, some, purpose))
+                more = self.method.personal(s, self.round_at(t, some, purpose=purpose))
                 if more is None or more.clients is None:
                     raise MethodError(
                         f"method '{self._label}': personal() returned a model each for some clients and "
