@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from pfl_ops.algorithms import ALGORITHMS
@@ -74,18 +74,10 @@ def identity(experiment: "Experiment", data_dir: str | None = None, *, data: Dat
     del tree["data"]["scaling"]
     if data.scaled_by is not None:
         tree["data"]["scaling"] = {"mean": data.scaled_by.mean.tolist(), "std": data.scaled_by.std.tolist()}
-    if set(tree["evaluation"]["stages"]) == set(STAGES["all"]):  # as all runs of earlier versions
-        del tree["evaluation"]["stages"]
-    else:
-        tree["evaluation"]["stages"] = sorted(set(tree["evaluation"]["stages"]))
-    if tree["evaluation"]["absent"] == "train":  # as all runs of earlier versions
-        del tree["evaluation"]["absent"]
-    tree["evaluation"]["final"] = final_samples(experiment, data)
-    if tree["evaluation"]["final"] is None:  # the same
-        del tree["evaluation"]["final"]
-    for option, value in experiment.algorithm.added.items():
-        if tree["algorithm"][option] == value:  # as all runs of earlier versions
-            del tree["algorithm"][option]
+    stages, final = sorted(tree["evaluation"]["stages"]), final_samples(experiment, data)
+    evaluation = tree["evaluation"] | {"stages": stages, "final": final}
+    tree["evaluation"] = _without(evaluation, {"stages": sorted(STAGES["all"]), "absent": "train", "final": None})
+    tree["algorithm"] = _without(tree["algorithm"], experiment.algorithm.added)
     tree["partition"] = experiment.partition.identity()
     tree["model"]["weights"] = weights_digest(experiment.model)
     tree[CODE] = {
@@ -104,9 +96,14 @@ def identity(experiment: "Experiment", data_dir: str | None = None, *, data: Dat
         tree[CODE]["loss"] = LOSSES.digest(experiment.training.loss)
     if _is_divided(experiment, data):
         tree[CODE]["held_out"] = HELD_OUT
-    if _is_uneven(experiment, data, scored_on_all=tree["evaluation"].get("final") is None):
+    if _is_uneven(experiment, data, scored_on_all=final is None):
         tree[CODE]["sampling"] = SAMPLING_VERSION
     return {VERSION: RESULTS_VERSION, **tree}
+
+
+def _without(section: Tree, former: Mapping[str, Any]) -> Tree:
+    """Return a section without the fields that have the value by which all runs of earlier versions went."""
+    return {name: value for name, value in section.items() if name not in former or value != former[name]}
 
 
 def _is_divided(experiment: "Experiment", data: Dataset) -> bool:

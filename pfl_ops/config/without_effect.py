@@ -76,27 +76,22 @@ def without_effect(experiment: "Experiment") -> dict[str, str]:
     for pattern, (is_read, why) in OPTIONS.get(experiment.algorithm.name, {}).items():
         if not is_read(settings):
             found |= dict.fromkeys((path for path in settings if fnmatchcase(path, pattern)), why)
-    if settings["training.local_epochs"] is None:
-        found["training.local_epochs"] = "the length is given in local steps"
-    else:
-        found["training.local_steps"] = "the length is given in local epochs"
-    if not settings["data.pooled"]:
-        found["data.test_share"] = "read with data.pooled only"
-    if settings["evaluation.split"] == "test":
-        found["evaluation.validation_share"] = "scores come from test data"
-    if settings["data.name"] == "shakespeare":
-        found["data.scaling"] = "text is not scaled"
-    else:
-        found |= dict.fromkeys(("data.roles", "data.records"), "of data set shakespeare only")
-    if has_backbone(experiment.model):
-        found["data.scaling"] = "the frozen part of the network scales images itself"
-    if settings["training.optimiser"] == "adam":
-        found["training.momentum"] = "Adam has none"
-    if settings["participation.kind"] == "uniform" and settings["participation.share"] == 1.0:
-        own = hasattr(experiment.algorithm, "cohort")
-        found["participation.kind"] = "the method draws its own cohorts" if own else "all clients take part"
-        if not own:
-            found["evaluation.absent"] = "all clients take part"
-    if not settings["evaluation.synthetic"]:
-        found["evaluation.equal_tests"] = "no synthetic view is scored"
+    counted, text = settings["training.local_epochs"] is None, settings["data.name"] == "shakespeare"
+    everyone = settings["participation.kind"] == "uniform" and settings["participation.share"] == 1.0
+    own = hasattr(experiment.algorithm, "cohort")
+    rules = [
+        ("training.local_epochs", counted, "the length is given in local steps"),
+        ("training.local_steps", not counted, "the length is given in local epochs"),
+        ("data.test_share", not settings["data.pooled"], "read with data.pooled only"),
+        ("evaluation.validation_share", settings["evaluation.split"] == "test", "scores come from test data"),
+        ("data.scaling", text, "text is not scaled"),
+        ("data.roles", not text, "of data set shakespeare only"),
+        ("data.records", not text, "of data set shakespeare only"),
+        ("data.scaling", has_backbone(experiment.model), "the frozen part of the network scales images itself"),
+        ("training.momentum", settings["training.optimiser"] == "adam", "Adam has none"),
+        ("participation.kind", everyone, "the method draws its own cohorts" if own else "all clients take part"),
+        ("evaluation.absent", everyone and not own, "all clients take part"),
+        ("evaluation.equal_tests", not settings["evaluation.synthetic"], "no synthetic view is scored"),
+    ]
+    found |= {path: why for path, holds, why in rules if holds}
     return {path: why for path, why in found.items() if path in settings}
