@@ -1603,7 +1603,15 @@ def test_a_report_that_cannot_be_made_stops_no_other_suite(monkeypatch: pytest.M
         if found.suite.name == names[0]:
             raise ValueError("an axis without end")
         return SimpleNamespace(
-            suite=found.suite.name, run="3 of 40", failed=0, ours={}, derived={}, networks=(), changes=(), standings=()
+            suite=found.suite.name,
+            run="3 of 40",
+            failed=0,
+            ours={},
+            derived={},
+            networks=(),
+            changes=(),
+            standings=(),
+            stand_ins=(),
         )
 
     monkeypatch.setattr(tuning, "plan", lambda chosen, *_, **__: plan_of([suite for suite, _ in chosen]))
