@@ -75,7 +75,9 @@ results: $(STAMP) ## run what docs/results lacks, its undecided claims for HOURS
 	$(BIN)/pfl-ops reproduce fedavg2rep/table4 --only '*/*/{fedavg,fedavg2rep}' --scale small --repetitions 9 --results docs/results
 	$(BIN)/pfl-ops reproduce fedavg2rep/table4 --only 'nc1/*/{fedavg,fedavg2rep}' --scale small --repetitions 12 --results docs/results
 	$(BIN)/pfl-ops reproduce fedavg2rep/table3 --scale small --repetitions 5 --results docs/results
-	$(BIN)/pfl-ops reproduce fedavg2rep/table3 --only '{nc50,nc10}/*/fedavg' --scale small --repetitions 7 --results docs/results
+	$(BIN)/pfl-ops reproduce fedavg2rep/table3 --only '{nc50,nc10,nc5}/*/fedavg' --scale small --repetitions 9 --results docs/results
+	$(BIN)/pfl-ops reproduce fedavg2rep/table3 --only 'nc1/*/fedavg' --scale small --repetitions 12 --results docs/results
+	$(BIN)/pfl-ops reproduce fedavg2rep/table3 --only 'shakespeare_iid/*' --scale small --repetitions 7 --results docs/results
 	$(BIN)/pfl-ops reproduce fedavg2rep/fig1 fedavg2rep/fig2 fedavg2rep/fig4 --scale small --repetitions 5 --results docs/results
 	$(BIN)/pfl-ops reproduce fedavg2rep/fig5 --scale small --repetitions 7 --results docs/results
 	$(BIN)/pfl-ops reproduce fedpg/fig4 fedas/fig5 --scale small --repetitions 5 --results docs/results
