@@ -216,7 +216,7 @@ def _once(runs: list[Result]) -> Iterator[Result]:
 
 
 def _there_are(known: Iterable[RunInfo]) -> str:
-    """`there are 12 runs in mnist-path (9) and digits-lsqs (3)`."""
+    """`there are 12 runs, in mnist-path (9), digits-lsqs (3)`."""
     counts = Counter(run.experiment for run in known if tag_names.EXPERIMENT_HASH in run.tags)
     shown = listed([f"{name} ({n})" for name, n in counts.most_common()])
     return f"there {'is' if counts.total() == 1 else 'are'} {count(counts.total(), 'run')}, in {shown}"
