@@ -101,6 +101,27 @@ def rewrite_assertions(config: pytest.Config) -> None:
     started.wait()
 
 
+_shared = contextlib.ExitStack()
+
+
+@pytest.fixture(scope="session")
+def shared() -> contextlib.ExitStack:
+    """What files of `TOGETHER` share, until the last of them has run in this process."""
+    return _shared
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """End what files share after the last of them: an idle Ray took a fortieth of a core until all tests had run."""
+    if nextitem is None or group(nextitem.path.name) != group(item.path.name):
+        _shared.close()
+
+
+def group(file: str) -> str:
+    """Return the name of a test file's group, or its own: files of a group run in one process, one after the other."""
+    return next((f"group {number}" for number, (_, *files) in enumerate(TOGETHER) if file in files), file)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Run what takes longest first, so that no process is left alone with it at the end."""
     rank = {file: place for place, (_, *files) in enumerate(TOGETHER) for file in files}
@@ -120,12 +141,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """
     from xdist.scheduler import LoadScopeScheduling
 
-    groups = {file: f"group {number}" for number, (_, *files) in enumerate(TOGETHER) for file in files}
-
     class Files(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            file = nodeid.partition("::")[0]
-            return groups.get(Path(file).name, file)
+            return group(Path(nodeid.partition("::")[0]).name)
 
     config.option.loadscopereorder = False  # the order is the one above
     return Files(config, log)

@@ -1,11 +1,13 @@
 """A toy method, a fake simulation, and one Ray for the tests of a module."""
 
+import contextlib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import fork_server
 import pytest
+import ray
 from ray._private import ray_constants
 
 sys.path.insert(0, str(Path(__file__).parent))  # `tuning_fake` is imported by Ray's processes too
@@ -22,14 +24,14 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("cache")
 
 
-@pytest.fixture(scope="session")
-def one_ray(cache: Path) -> Iterator[None]:
-    """A Ray with four CPUs and one logical GPU, whatever the machine has; started once."""
-    with pytest.MonkeyPatch.context() as patch:
+@pytest.fixture(scope="module")
+def one_ray(cache: Path, shared: contextlib.ExitStack) -> None:
+    """A Ray with four CPUs and one logical GPU, whatever the machine has; one for all files that run together."""
+    if not ray.is_initialized():
+        patch = shared.enter_context(pytest.MonkeyPatch.context())
         patch.setenv("PFL_OPS_CACHE", str(cache))
         patch.setattr(ray_constants, "SETUP_WORKER_FILENAME", fork_server.ray_worker())
-        with ray_instance.started(4, 1):
-            yield
+        shared.enter_context(ray_instance.started(4, 1))
 
 
 @pytest.fixture(scope="session")
