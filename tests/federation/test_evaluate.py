@@ -236,6 +236,37 @@ def test_predict_of_another_round_is_asked_again(bound: bool) -> None:
         del predict
 
 
+def _clearing(net: Net, w: Tensor, x: Tensor) -> Tensor:
+    """The network's scores, and no inputs afterwards."""
+    scores = net(w, x)
+    x.zero_()
+    return scores
+
+
+def test_a_model_that_changes_its_inputs_leaves_those_of_the_next_one_as_they_were() -> None:
+    """The clients' models are nearly the same, and their answers to zeros are others."""
+    s = scorer(stack=1)
+    w = torch.randn(s.trainer.task.layout.size, generator=torch.Generator().manual_seed(3))
+    expected = s.score([Models(w)], pooled=True)
+    assert expected.pooled is not None and expected.pooled[0] not in (2 / 8, 3 / 8)
+    models = Models(w.repeat(4, 1) + torch.arange(4)[:, None] * 1e-6, torch.arange(4), predict=_clearing)
+    close(s.score([models], pooled=True).pooled, list(expected.pooled))
+
+
+def test_pooled_inputs_are_made_once_as_far_as_they_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of eight samples of two numbers; three models are asked in one call a round, in two rounds."""
+    s, made = scorer(), []
+    batch = s.feed.batch
+    monkeypatch.setattr(s.feed, "batch", lambda samples: made.append(samples.shape) or batch(samples))
+    for kept, times in ((8 * 2 * 4, 1), (8 * 2 * 4 - 1, 2)):
+        monkeypatch.setattr("pfl_ops.federation.scoring.evaluate.KEPT_INPUTS", kept)
+        s._kept_inputs.clear()
+        for labels in ([0, 1, 2], [1, 2, 0]):
+            s.score([each(s, labels, [0, 1, 3])], pooled=True)
+        assert made.count((8,)) == times
+        made.clear()
+
+
 def test_nobody_has_a_held_out_sample() -> None:
     data = clients([[], [], [], []])
     for stack in (None, 2):

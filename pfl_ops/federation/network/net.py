@@ -1,8 +1,8 @@
 """The network as a function of a flat vector, for one model or for C of them at once."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -11,8 +11,11 @@ from torch.nn import functional as F
 from pfl_ops.errors import PflOpsError
 from pfl_ops.federation.misuse import MisuseError, kind
 from pfl_ops.federation.network.layout import Layout
+from pfl_ops.federation.network.products import linear, linears
 from pfl_ops.models.base import exact_class, parameter_places
 
+Product: TypeAlias = Callable[[Tensor, Tensor, Tensor | None], Tensor]
+"""x [B, I] times weight [O, I], and bias [O] or none: [B, O]."""
 POINTWISE = (nn.ReLU, nn.Tanh, nn.Sigmoid, nn.GELU, nn.Identity)
 
 
@@ -193,9 +196,9 @@ class Net:
         """The step that starts the server's side."""
         return [*(i for i, step in enumerate(self.steps) if step.own), len(self.steps)][depth]
 
-    def forward(self, views: Mapping[str, Tensor], x: Tensor) -> Tensor:
-        """Scores [B, L] of named parameters."""
-        return F.linear(_through(self.steps, views, x), views["head.weight"], views.get("head.bias"))
+    def forward(self, views: Mapping[str, Tensor], x: Tensor, product: Product = F.linear) -> Tensor:
+        """Scores [B, L] of named parameters; `product` computes linear layers."""
+        return product(_through(self.steps, views, x, product), views["head.weight"], views.get("head.bias"))
 
     def stacked(self, views: Mapping[str, Tensor], x: Tensor) -> Tensor:
         """Scores [C, B, L] of C models at once: `views` name -> [C, *shape], `x` [C, B, ...] or [1, B, ...] for all.
@@ -207,7 +210,7 @@ class Net:
         """
         for step in self.steps:
             x = _apply_stacked(step, views, x)
-        return _linear(x, views["head.weight"], views.get("head.bias"))
+        return linears(x, views["head.weight"], views.get("head.bias"))
 
     def scores(self, w: Tensor, x: Tensor) -> Tensor:
         """Scores [C, B, L] of rows `w` [C, Q] on `x` [C, B, ...]; a chunk of one runs on ordinary kernels.
@@ -222,7 +225,7 @@ class Net:
         [[[31.0]], [[7.0]]]
         """
         if len(w) == 1 and any(step.own or step.foreign for step in self.steps):
-            return self(w[0], x[0])[None]
+            return self.forward(self.layout.views(w[0, self.layout.net], self.layout.net), x[0], linear)[None]
         return self.stacked(self.layout.views(w[:, self.layout.net], self.layout.net), x)
 
 
@@ -241,16 +244,16 @@ def _steps(module: nn.Module, name: str) -> Iterator[Step]:
         yield Step.of(module, name)
 
 
-def _through(steps: Sequence[Step], views: Mapping[str, Tensor], x: Tensor) -> Tensor:
+def _through(steps: Sequence[Step], views: Mapping[str, Tensor], x: Tensor, product: Product = F.linear) -> Tensor:
     for step in steps:
-        x = _apply(step, views, x)
+        x = _apply(step, views, x, product)
     return x
 
 
-def _apply(step: Step, views: Mapping[str, Tensor], x: Tensor) -> Tensor:
+def _apply(step: Step, views: Mapping[str, Tensor], x: Tensor, product: Product) -> Tensor:
     name, layer = step.name, step.layer
     if step.kind is nn.Linear:
-        return F.linear(x, views[name + ".weight"], views.get(name + ".bias"))
+        return product(x, views[name + ".weight"], views.get(name + ".bias"))
     if is_plain_convolution(step):
         return F.conv2d(x, views[name + ".weight"], views.get(name + ".bias"), *_geometry(layer))
     if step.kind is nn.MaxPool2d:
@@ -293,23 +296,11 @@ def _pool(layer: nn.Module, x: Tensor) -> Tensor:
     return torch.maximum(rows[..., ::2], rows[..., 1::2])
 
 
-def _linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """x [C or 1, B, I] times weight [C, O, I]: one batched product."""
-    if len(x) == 1 and len(weight) > 1:  # all models see the same input: one large product
-        scores = x[0] @ weight.reshape(-1, weight.shape[-1]).mT
-        scores = scores.unflatten(-1, weight.shape[:2]).transpose(0, 1)
-        return scores if bias is None else scores + bias[:, None]
-    # weight first: its gradient then comes out in the weight's own layout, which saves a copy a step
-    if bias is None:
-        return torch.bmm(weight, x.mT).mT
-    return torch.baddbmm(bias[:, :, None], weight, x.mT).mT
-
-
 def _apply_stacked(step: Step, views: Mapping[str, Tensor], x: Tensor) -> Tensor:
     """One layer of C models. Between convolutions x is [C, B, ...] logically and [B, C, ...] in memory: no copies."""
     name, layer = step.name, step.layer
     if step.kind is nn.Linear and x.dim() == 3:
-        return _linear(x, views[name + ".weight"], views.get(name + ".bias"))
+        return linears(x, views[name + ".weight"], views.get(name + ".bias"))
     if is_plain_convolution(step) and x.dim() == 5:
         weight, bias = views[name + ".weight"], views.get(name + ".bias")
         side_by_side = x.transpose(0, 1).flatten(1, 2)

@@ -33,6 +33,7 @@ from pfl_ops.system.memory import out_of_memory
 
 BATCH = 500  # samples that one model is shown at once
 KEPT_ANSWERS = 1 << 28  # bytes: above it, a model that a client holds in two stages is asked twice
+KEPT_INPUTS = 16 << 20  # bytes of pooled samples as networks take them, which are not made anew for each model
 ANSWERS = 10_000  # models times samples at once: activations take memory
 
 
@@ -131,6 +132,7 @@ class Scorer:
         self._answered: dict[int, OwnAnswers] = {}
         self._shown_samples: dict[bool, Shown] = {}
         self._tested: dict[int, tuple[Companions, np.ndarray]] = {}
+        self._kept_inputs: dict[bytes, tuple[Tensor, Tensor, int]] = {}
 
     def score(self, models: Iterable[Models], *, pooled: bool, full: bool = False) -> Scores:
         """Scores of one stage.
@@ -318,9 +320,23 @@ class Scorer:
         """`_answers` in one call a batch."""
         found = [torch.zeros(len(models.params), 0, dtype=torch.bool, device=self.feed.device)]
         for s in samples.split(at_once(len(models.params))):
-            x, y = self.feed.batch(s)
+            x, y = self._pooled_batch(s)
             found.append(_are_right(self._scores(models, x[None]), y))
         return torch.cat(found, dim=1)
+
+    def _pooled_batch(self, samples: Tensor) -> tuple[Tensor, Tensor]:
+        """`Feed.batch` of pooled samples, which model after model is shown: on a CPU the last ones are kept."""
+        if self.feed.device.type != "cpu":
+            return self.feed.batch(samples)
+        key = samples.numpy().tobytes()
+        x, y, version = self._kept_inputs.pop(key, (None, None, 0))
+        if x is None or y is None or x._version != version:  # a layer may have changed its input in place
+            x, y = self.feed.batch(samples)
+            x = x.contiguous() if self.trainer.passes.chain is not None else x
+        self._kept_inputs[key] = x, y, x._version
+        while sum(kept.nbytes for kept, _, _ in self._kept_inputs.values()) > KEPT_INPUTS:
+            del self._kept_inputs[next(iter(self._kept_inputs))]
+        return x, y
 
     def _scores(self, models: Models, x: Tensor) -> Tensor:
         """Scores [c, B, L] on x [c, B, ...], or on the same x [1, B, ...] for all."""
