@@ -38,6 +38,20 @@ def test_a_name_that_says_too_little_gets_its_numbers(stated):
     assert machine.cpu_model() == "AMD EPYC (family 25, model 17)"
 
 
+@pytest.mark.parametrize(
+    ("vendor", "family", "expected"),
+    [
+        ("AuthenticAMD", "26", True),
+        ("AuthenticAMD", "25", False),
+        ("GenuineIntel", "26", False),
+        ("AuthenticAMD", "?", False),
+    ],
+)
+def test_amds_processors_compute_64_bytes_at_once_from_family_26_on(stated, vendor, family, expected):
+    stated(f"vendor_id\t: {vendor}\ncpu family\t: {family}\n")
+    assert machine.is_amd_of_full_width() is expected
+
+
 def test_arm_calls_them_features(stated):
     stated("processor\t: 0\nFeatures\t: fp asimd bf16\n")
     assert machine.cpu_flags() == ["asimd", "bf16"]
@@ -45,6 +59,7 @@ def test_arm_calls_them_features(stated):
 
 def test_elsewhere_python_says_what_it_knows(monkeypatch, stated):
     stated("")
+    assert not machine.is_amd_of_full_width()
     monkeypatch.setattr(machine.platform, "processor", lambda: "arm")
     assert (machine.cpu_model(), machine.cpu_flags()) == ("arm", [])
     assert machine.cores() >= 1

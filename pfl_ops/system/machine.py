@@ -30,6 +30,13 @@ def cpu_model() -> str:
     return f"{name} (family {stated['cpu family']}, model {stated.get('model', '?')})"
 
 
+def is_amd_of_full_width() -> bool:
+    """True for AMD's processors of family 26 (Zen 5) or later, which compute 64 bytes at once."""
+    stated = _stated()
+    family = stated.get("cpu family", "")
+    return stated.get("vendor_id") == "AuthenticAMD" and family.isdecimal() and int(family) >= 26
+
+
 def cpu_flags() -> list[str]:
     """Those of `TELLING` that the processor has."""
     flags = instruction_sets().split()

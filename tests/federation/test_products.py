@@ -61,10 +61,9 @@ def test_onednn_has_large_products_in_float32_without_gradients_and_no_others(ca
     assert calls == [(100, 50, 300)] * 2  # asked by `linears`, and by `linear`
 
 
-@pytest.mark.parametrize(
-    ("model", "faster"), [("AMD EPYC (family 26, model 2)", True), ("AMD64 Family 6", False), ("Intel Xeon", False)]
-)
-def test_it_is_faster_on_amds_processors(model, faster, monkeypatch) -> None:
-    monkeypatch.setattr(products, "cpu_model", lambda: model)
-    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: True)
-    assert products._is_faster.__wrapped__() is faster
+@pytest.mark.parametrize("there", [True, False])
+def test_it_is_faster_where_pytorch_has_it_on_amds_processors_of_full_width(there, monkeypatch) -> None:
+    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: there)
+    for wide in (True, False):
+        monkeypatch.setattr(products, "is_amd_of_full_width", lambda wide=wide: wide)
+        assert products._is_faster.__wrapped__() is (there and wide)
