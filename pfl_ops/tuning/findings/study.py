@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from pfl_ops.config.experiment import Experiment
-from pfl_ops.errors import PflOpsError, count
+from pfl_ops.errors import PflOpsError, count, listed
 from pfl_ops.metric_keys import summands
 from pfl_ops.spaces import Point
 from pfl_ops.tuning.findings.pictures import Pictures
@@ -182,10 +182,9 @@ class Study:
         equal = complete.index[(value == value[kept[-1]]) & ~settings.isin(settings[kept])]
         if not len(equal):
             return ""
-        others = ", ".join(f"{number:03d}" for number in equal[:MOST_TIED])
-        more = f" and {len(equal) - MOST_TIED} more" * (len(equal) > MOST_TIED)
+        others = listed([f"{number:03d}" for number in equal], MOST_TIED)
         result = "repeated with new seeds" if self.confirmation else "chosen"
-        return f"as good in the search as trial {kept[-1]:03d}, and later, so not {result}: {others}{more}"
+        return f"as good in the search as trial {kept[-1]:03d}, and later, so not {result}: {others}"
 
     @cached_property
     def test_data_notes(self) -> tuple[str, ...]:
