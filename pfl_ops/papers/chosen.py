@@ -64,20 +64,23 @@ def with_choices(suite: Suite, choices: Choices) -> Suite:
     )
 
 
-def check_values(suite: Suite, choices: Choices) -> None:
+def check_values(suite: Suite, choices: Choices, scale: ScaleName | None = None) -> None:
     """Refuse choices that a cell of the suite can't have, or does not take because something else sets them.
 
+    Args:
+        scale: at which it is to run; smoke cuts what it likes. None: that of the choices.
     Raises:
         PflOpsError: the first such cell.
     """
+    at = choices.scale if scale in (None, "smoke") else scale
     for cell in suite.cells:
-        experiment = suite.experiment(cell, choices.scale)
+        experiment = suite.experiment(cell, at)
         for label in cell.labels.values():
             for path, value in choices.methods.get(label, {}).items():
                 if experiment.get(path) != value:
                     raise PflOpsError(
-                        f"{suite.name}, cell {cell.name}: {path} is {echo(experiment.get(path))} and not the chosen "
-                        f"{echo(value)}: another level or an exception sets it"
+                        f"{suite.name}, cell {cell.name} at scale {at}: {path} is {echo(experiment.get(path))} and not "
+                        f"the chosen {echo(value)}: the scale, another level or an exception sets it"
                     )
 
 
@@ -104,7 +107,7 @@ def with_file(
     for suite in suites:
         try:
             one = with_choices(suite, choices)
-            check_values(one, choices)
+            check_values(one, choices, scale)
         except PflOpsError as error:
             raise PflOpsError(f"--choices {shown}: {error}") from error
         found.append(replace(one, choices=Path(file).name))

@@ -15,7 +15,7 @@ from pfl_ops.papers import find, suites
 from pfl_ops.papers.chosen import check_values, with_choices, with_file
 from pfl_ops.papers.provenance import Departure
 from pfl_ops.papers.rules import ChoiceRule, Choices
-from pfl_ops.papers.suite import Level
+from pfl_ops.papers.suite import Level, Scale
 from pfl_ops.papers.suite_run import SuiteRun
 from pfl_ops.reports.pages.markdown import to_markdown
 from pfl_ops.reports.suites.suite import suite_report
@@ -165,8 +165,19 @@ def test_a_value_that_a_cell_cannot_have_or_does_not_take_is_refused() -> None:
     with pytest.raises(PflOpsError, match=r"cell iid/fedavg: .*training\.lr"):
         check_values(with_choices(SUITE, bad), bad)
     overruled = with_choices(replace(SUITE, exceptions={"path/fedavg": {"training.lr": 0.7}}), CHOICES)
-    with pytest.raises(PflOpsError, match=r"cell path/fedavg: training\.lr is 0\.7 and not the chosen 0\.25"):
+    with pytest.raises(PflOpsError, match=r"cell path/fedavg at scale full: .*0\.7 and not the chosen 0\.25"):
         check_values(overruled, CHOICES)
+
+
+def test_a_value_that_the_scale_of_the_call_sets_otherwise_is_refused(tmp_path: Path) -> None:
+    """The cells of small ran at the scale's rate, on a page that said that rates were chosen by the rule."""
+    suite = replace(SUITE, small=Scale({"training.lr": 0.03}))
+    file = tmp_path / "chosen.yaml"
+    file.write_text(CHOICES.to_yaml())
+    for scale in ("full", "medium", "smoke"):
+        assert with_file([suite], file, scale)
+    with pytest.raises(PflOpsError, match=r"cell iid/fedavg at scale small: training\.lr is 0\.03 and not the chosen"):
+        with_file([suite], file, "small")
 
 
 def test_a_suite_of_the_package_takes_a_file_of_its_rule(tmp_path: Path) -> None:
