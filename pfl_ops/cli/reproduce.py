@@ -402,7 +402,7 @@ def _list(chosen: "list[tuple[Suite, tuple[Cell, ...]]]") -> None:
     for suite, cells in chosen:
         meant = {cell.name for cell in cells}
         published = sum(cell in meant for cell, _ in suite.published)
-        claims = sum(claim.cells(suite.labels) <= meant for claim in suite.claims)
+        claims = sum(claim.cells(suite.labels, suite.names) <= meant for claim in suite.claims)
         n = suite.repetitions if suite.states_repetitions else f"({suite.repetitions})"
         numbers = (len(cells), n, published or "–", claims or "–")
         table.add_row(suite.name, suite.title, *map(str, numbers))

@@ -17,7 +17,7 @@ they are the arguments. There is no division, since "/" joins labels. A max, min
 import math
 import operator
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property, partial
@@ -233,12 +233,8 @@ class Claim:
             exact: the values have no spread: the paper's. first: seed of the first repetition.
             diverged: seeds of each cell with which training diverged.
         """
-        there = set(cells)
         found = []
-        for bound in self._bindings(labels):
-            named = self._named(labels, bound)
-            if not there.issuperset(chain(*named.values())):
-                continue  # the paper's grid has a hole there
+        for bound, named in self._instances(labels, set(cells)):
             by_seed = {CellNumber(cell, term.key): values(cell, term.key) for term, of in named.items() for cell in of}
             found.append(self._instance(_where(bound), Expansion(self.says, named), by_seed, exact, first, diverged))
         return Verdict(tuple(found), self.least(len(found)), exact)
@@ -256,36 +252,39 @@ class Claim:
                 raise PflOpsError(
                     f"claim '{self.says}': no measure '{term.key}'; measures are {', '.join(sorted(known))}"
                 )
-        for bound, named in zip(self._bindings(labels), self.compared(labels), strict=True):
-            if not named:
+        for bound, named in self._instances(labels):
+            compared = set(chain(*named.values()))
+            if not compared:
                 break
-            if not bound and not named <= there:
-                raise PflOpsError(f"claim '{self.says}': no cell {', '.join(sorted(named - there))}")
-            if named <= there:
-                self._check_open(labels, bound)
+            if not bound and not compared <= there:
+                raise PflOpsError(f"claim '{self.says}': no cell {', '.join(sorted(compared - there))}")
+            if compared <= there:
+                self._check_open(bound, named)
                 held = True
         self.least(1)
         if not held:
             raise PflOpsError(f"claim '{self.says}' is about no cell of the suite")
 
-    def cells(self, labels: Labels) -> set[str]:
-        """Every cell that it is about."""
-        return set().union(*self.compared(labels))
+    def cells(self, labels: Labels, there: Set[str] | None = None) -> set[str]:
+        """Every cell that it is about; `there`: names of the cells, see `compared`."""
+        return set().union(*self.compared(labels, there))
 
-    def numbers(self, labels: Labels) -> set[CellNumber]:
-        """Every number that it is about."""
+    def numbers(self, labels: Labels, there: Set[str] | None = None) -> set[CellNumber]:
+        """Every number that it is about; `there`: names of the cells, see `compared`."""
         return {
             CellNumber(cell, term.key)
-            for bound in self._bindings(labels)
-            for term, cells in self._named(labels, bound).items()
+            for _, named in self._instances(labels, there)
+            for term, cells in named.items()
             for cell in cells
         }
 
-    def compared(self, labels: Labels) -> list[set[str]]:
-        """The cells of each of its instances, which are compared with one another."""
-        return [
-            {cell for term in self._terms for cell in term.cells(labels, bound)} for bound in self._bindings(labels)
-        ]
+    def compared(self, labels: Labels, there: Set[str] | None = None) -> list[set[str]]:
+        """The cells of each of its instances, which are compared with one another.
+
+        Args:
+            there: names of the cells that there are: an instance about a hole of the grid is none; None: all are.
+        """
+        return [set(chain(*named.values())) for _, named in self._instances(labels, there)]
 
     @cached_property
     def _parsed(self) -> list[tuple[str, Node]]:
@@ -304,9 +303,14 @@ class Claim:
         for chosen in product(*free.values()):
             yield dict(zip(free, chosen, strict=True))
 
-    def _named(self, labels: Labels, bound: Bound) -> dict[Term, list[str]]:
-        """The cells that each term stands for in an instance."""
-        return {term: term.cells(labels, bound) for term in self._terms}
+    def _instances(
+        self, labels: Labels, there: Set[str] | None = None
+    ) -> Iterator[tuple[Bound, dict[Term, list[str]]]]:
+        """The labels of each instance, and the cells that each term stands for in it; see `compared`."""
+        for bound in self._bindings(labels):
+            named = {term: term.cells(labels, bound) for term in self._terms}
+            if there is None or there >= set(chain(*named.values())):
+                yield bound, named
 
     def _conditions(self, expansion: Expansion) -> tuple[list[Form], list[Form]]:
         """Each side, and what each comparison of two of them says."""
@@ -317,9 +321,9 @@ class Claim:
         ]
         return forms, comparisons
 
-    def _check_open(self, labels: Labels, bound: Bound) -> None:
+    def _check_open(self, bound: Bound, named: Mapping[Term, Sequence[str]]) -> None:
         """Refuse an instance with a comparison that is true, or false, whatever the numbers are: no run decides it."""
-        for clauses in self._conditions(Expansion(self.says, self._named(labels, bound)))[1]:
+        for clauses in self._conditions(Expansion(self.says, named))[1]:
             if clauses and all(one.parts for clause in clauses for one in clause):
                 continue
             at = f" at {_where(bound)}" if bound else ""

@@ -202,6 +202,11 @@ class Suite:
         return tuple(cell for cell in found if cell.name not in self.absent)
 
     @cached_property
+    def names(self) -> frozenset[str]:
+        """Names of the cells."""
+        return frozenset(cell.name for cell in self.cells)
+
+    @cached_property
     def labels(self) -> Labels:
         """Axis -> its labels."""
         return {axis: list(levels) for axis, levels in self.axes.items()}
@@ -326,10 +331,9 @@ class Suite:
             outcomes: finished repetitions of cells; none: the paper's own numbers. diverged: those that diverged.
         """
         values = self._published if outcomes is None else partial(self._ours, outcomes)
-        names = [cell.name for cell in self.cells]
         found = tuple(
             claim.judge(
-                values, self.labels, names, exact=outcomes is None, first=self.first_seed, diverged=diverged or {}
+                values, self.labels, self.names, exact=outcomes is None, first=self.first_seed, diverged=diverged or {}
             )
             for claim in self.claims
         )

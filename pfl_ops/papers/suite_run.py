@@ -200,7 +200,8 @@ class SuiteRun:
         finished = [cell for cell in self.suite.cells if self.outcomes.get(cell.name)]
         named = {cell.name: self.experiment(cell).training.optimiser for cell in finished}
         mixed: set[str] = set()
-        for cells in chain.from_iterable(claim.compared(self.suite.labels) for claim in self.suite.claims):
+        labels, there = self.suite.labels, self.suite.names
+        for cells in chain.from_iterable(claim.compared(labels, there) for claim in self.suite.claims):
             if len({named[cell] for cell in cells & named.keys()}) > 1:
                 mixed |= cells & named.keys()
         found: dict[str, dict[str, bool]] = {}
@@ -223,8 +224,8 @@ class SuiteRun:
         """False for a claim about substitute data, about a network that gives one answer to all inputs (but
         `Claim.untrained`), or about an S-acc. that is L-acc."""
         unfit = set(self.stand_ins) & set(self.outcomes) | (set() if claim.untrained else set(self.one_answer))
-        labels = self.suite.labels
-        return not (unfit & claim.cells(labels) or set(self.own_alone) & claim.numbers(labels))
+        of = self.suite.labels, self.suite.names
+        return not (unfit & claim.cells(*of) or set(self.own_alone) & claim.numbers(*of))
 
     @cached_property
     def own_alone(self) -> dict[CellNumber, int]:

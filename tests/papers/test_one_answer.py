@@ -3,9 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+import pytest
 from toy_suite import ACC, TOY, G
 
-from pfl_ops.papers import Changes, Suite, find
+from pfl_ops.cli.reproduce import _list
+from pfl_ops.papers import Changes, Claim, Suite, find
 from pfl_ops.papers.suite_run import SuiteRun
 from pfl_ops.reports.suites import verdicts
 from pfl_ops.results import Result
@@ -77,6 +79,18 @@ def test_an_s_accuracy_without_others_data_decides_no_claim() -> None:
     assert [status for status in verdicts.in_ours(some) if status == "not judged"] == verdicts.in_ours(some)[:1]
     warned = [text.text for text in verdicts.warnings(some)]
     assert any(said.startswith("S-acc. c=1 % joins no other client's test data") for said in warned)
+
+
+def test_hole_of_the_grid_keeps_no_claim_from_being_judged(capsys: pytest.CaptureFixture[str]) -> None:
+    """There is no iid/fliu, so that iid/fedavg takes no part: its failed training left the claim unjudged, and
+    `--list` did not count the claim."""
+    suite = replace(TOY, claims=(Claim("", f"*/fliu:{ACC} > */fedavg:{ACC}"),), published={}, exhibits=())
+    outcomes = {"iid/fedavg": runs([0.1] * 3), "path/fedavg": runs([0.8, 0.7], **{ACC: 1.5})}
+    outcomes["path/fliu"] = runs([0.8, 0.7], **{ACC: 1.7})
+    run = SuiteRun(suite, "small", outcomes)
+    assert set(run.one_answer) == {"iid/fedavg"} and verdicts.in_ours(run) == ["undecided"]
+    _list([(suite, suite.cells)])
+    assert capsys.readouterr().out.splitlines()[1].split()[-3:] == ["3", "–", "1"]
 
 
 def test_claim_that_training_fails_is_judged_where_it_does() -> None:

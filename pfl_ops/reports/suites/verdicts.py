@@ -105,7 +105,8 @@ def _one_answer(run: SuiteRun) -> Iterator[Text]:
 
 def _but_untrained(run: SuiteRun) -> str:
     """The exception to that, if the suite has claims that training fails."""
-    about = any(claim.untrained and claim.cells(run.suite.labels) & set(run.one_answer) for claim in run.suite.claims)
+    of = run.suite.labels, run.suite.names
+    about = any(claim.untrained and claim.cells(*of) & set(run.one_answer) for claim in run.suite.claims)
     return " (but those that say that training fails there)" if about else ""
 
 
@@ -212,7 +213,7 @@ def count(standings: Sequence[str]) -> str:
 
 def _without(run: SuiteRun, claim: Claim) -> tuple[str, ...]:
     """Reasons for which a claim may lack numbers although its cells were run: diverged repetitions, no such number."""
-    numbers = sorted(claim.numbers(run.suite.labels), key=lambda one: (one.cell, one.key))
+    numbers = sorted(claim.numbers(run.suite.labels, run.suite.names), key=lambda one: (one.cell, one.key))
     lost = dict.fromkeys(f"{one.cell}: {run.lost(one.cell)}" for one in numbers if run.lost(one.cell))
     lacking = (one for one in numbers if run.outcomes.get(one.cell) and not _has(run, one))
     return (*lost, *(f"{one.cell} has no {one.key}" for one in lacking))

@@ -12,7 +12,7 @@ expected to decide comes after all others, and all of its cells get seeds.
 """
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from itertools import count
 
@@ -63,7 +63,7 @@ class OpenClaim:
 def open_claims(
     judged: Iterable[tuple[Claim, Verdict]],
     labels: Labels,
-    there: Collection[str],
+    there: Set[str],
     outcomes: CellResults,
     cells: Collection[str],
     first: int = 0,
@@ -77,7 +77,7 @@ def open_claims(
     """
     found = []
     for claim, verdict in judged:
-        compared = [each for each in claim.compared(labels) if each.issubset(there)]
+        compared = claim.compared(labels, there)
         named = set().union(*compared)
         if verdict.status in ("holds", "does not hold") or not named.issubset(cells):
             continue

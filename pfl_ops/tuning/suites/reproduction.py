@@ -320,10 +320,9 @@ class Reproduction:
         run = SuiteRun(part.suite, self.plan.scale, outcomes, stand_ins=part.stand_ins, changes=part.changes)
         cells = set(part.chosen) & set(part.jobs) - failed - set(part.stand_ins)
         suite = part.suite
-        there = {cell.name for cell in suite.cells}
         pairs = zip(suite.claims, suite.judged(outcomes), strict=True)
         judged = [(claim, verdict) for claim, verdict in pairs if run.is_judged(claim)]
-        return open_claims(judged, suite.labels, there, outcomes, cells, suite.first_seed)
+        return open_claims(judged, suite.labels, suite.names, outcomes, cells, suite.first_seed)
 
     def _outcomes(self, part: Part) -> CellResults:
         found: dict[str, list[Result]] = {}
