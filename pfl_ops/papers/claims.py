@@ -30,6 +30,7 @@ from pfl_ops.errors import PflOpsError, by_key, echo
 from pfl_ops.papers.conditions import CellNumber, Expansion, Form, mean
 from pfl_ops.papers.evidence import ClaimEvidence, TermComparison, all_of, at_least
 from pfl_ops.papers.expression import PART, Bound, Labels, Node, Term, labels_of, sides
+from pfl_ops.statistics import ALIKE
 
 Status: TypeAlias = Literal["holds", "does not hold", "undecided", "not run"]
 Values: TypeAlias = Callable[[str, str], Mapping[int, float]]
@@ -352,7 +353,9 @@ class Claim:
         texts = _short(means)
         signs = [sign for sign, _ in self._parsed[1:]]
         detail = texts[0] + "".join(f" {sign} {text}" for sign, text in zip(signs, texts[1:], strict=True))
-        agrees = all(COMPARE[sign](*pair) for sign, pair in zip(signs, pairwise(means), strict=True))
+        seen = np.abs([*means, *chain(*(values.values() for values in by_seed.values()))])
+        rounding = ALIKE * seen.max(initial=0.0, where=np.isfinite(seen))
+        agrees = all(_are_so(sign, *pair, rounding) for sign, pair in zip(signs, pairwise(means), strict=True))
         if exact:
             return Instance(where, agrees, detail)
         comparisons = [
@@ -389,6 +392,11 @@ def _prefix(values: Sequence[Mapping[int, float]], first: int) -> list[int]:
     """Return the seeds first, first + 1, ... up to one that a term lacks: a bad repetition is never left out."""
     there = (all(not math.isnan(one.get(seed, math.nan)) for one in values) for seed in count(first))
     return [first + i for i, _ in enumerate(takewhile(bool, there))]
+
+
+def _are_so(sign: str, a: float, b: float, rounding: float) -> bool:
+    """True if numbers compare so; those that differ by rounding alone are equal: 90.31 − 90.21 is not above 0.1."""
+    return "=" in sign if abs(a - b) <= rounding else COMPARE[sign](a, b)
 
 
 def _short(values: Sequence[float]) -> list[str]:

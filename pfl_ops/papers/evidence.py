@@ -205,8 +205,8 @@ class SeedDifferences:
     @property
     def equal(self) -> bool:
         """True if they are the same in all of two or more seeds, as those of bytes often are: they decide nothing, but
-        for those of two sides that are the same."""
-        if len(self.values) < 2 or not np.isfinite(self.values).all():
+        for those of two sides that are the same, and for the signs of rounds to a target."""
+        if len(self.values) < 2 or not np.isfinite(self.values).all() or (self.infinite and self.values.any()):
             return False
         rounding = ALIKE * self.scale[-1]
         alike = self.limit != 0 and abs(self.values[-1] - self.limit) <= rounding and bool(self.new[1:].any())

@@ -57,6 +57,22 @@ def test_on_published_numbers(says, status):
     assert judge(says, PAPER).status == status
 
 
+@pytest.mark.parametrize(
+    ("says", "status"),
+    [
+        (f"iid/fedavg:{ACC} - iid/fliu:{ACC} > 0.1", "does not hold"),  # 0.10000000000000853 in floats
+        (f"abs(iid/fedavg:{ACC} - iid/fliu:{ACC}) <= 0.1", "holds"),
+        (f"path/fedavg:{ACC} - path/fliu:{ACC} >= 0.2", "holds"),  # 0.19999999999999998
+        (f"11 * path/fedavg:{ACC} > 3.3", "does not hold"),  # 3.3000000000000003
+        (f"iid/fedavg:{ACC} - iid/apfl:{ACC} > 0.1", "holds"),
+    ],
+)
+def test_a_printed_number_at_its_limit_is_equal_to_it(says, status):
+    """ "0.1 > 0.1" was said to hold: sums and products of numbers with two decimals are rounded."""
+    numbers = {"iid/fedavg": 90.31, "iid/fliu": 90.21, "iid/apfl": 90.20999, "path/fedavg": 0.3, "path/fliu": 0.1}
+    assert judge(says, numbers).status == status
+
+
 def test_seeds_count_from_the_suite_s_own_up_to_one_that_is_missing():
     """Seeds 5, 6 and 8; 7 diverged, 9 of the other: two count, and two at most. The paper's numbers stand at 0."""
     by_seed = {"path/fliu": {5: 1.23451, 6: 1.23453, 8: 9.0}, "path/fedavg": {5: 0.25, 6: 0.25, 8: 0.25}}
@@ -588,6 +604,14 @@ def test_a_tie_counts_for_neither_side_of_the_signs():
 )
 def test_equal_differences_are_those_of_two_seeds_or_more(values, equal):
     assert SeedDifferences(np.array(values), np.full(len(values), 90.0)).equal is equal
+
+
+def test_equal_rounds_to_a_target_decide_by_their_signs():
+    """Nine of nine that are 5 rounds sooner have e = 51.6, see above, as if never reached; ties have no sign."""
+    a, b = [20.0] * 9, [25.0] * 9
+    assert rounds(SOONER, {"a": a, "b": b}).status == "holds"
+    assert not SeedDifferences(np.subtract(b, a), np.array(b), infinite=True).equal
+    assert SeedDifferences(np.zeros(9), np.array(b), infinite=True).equal
 
 
 @pytest.mark.parametrize("never", [0.0, 0.1, 0.5])
