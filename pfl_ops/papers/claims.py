@@ -121,8 +121,6 @@ class Verdict:
     def seeds(self) -> int | None:
         """Number of seeds that the decision took; of an undecided claim, that it would take if the seeds to come were
         as those so far; None: not within `evidence.FARTHEST`, or not known."""
-        if self.exact or self.status == "not run":
-            return None
         if self.status != "undecided":
             return self.evidence.first(self.needed)
         return at_least(self.least, [instance.continued for instance in self.instances]).first(self.needed)
@@ -346,7 +344,7 @@ class Claim:
         lost = [seed - first for number in by_seed for seed in diverged.get(number.cell, ())]
         most = min((n for n in lost if n >= len(seeds)), default=None)
         if not seeds:
-            return Instance(where, None, "", most=most, unpaired=not exact and (most == 0 or all(by_seed.values())))
+            return Instance(where, None, "", most=most, unpaired=most == 0 or all(by_seed.values()))
         numbers = {one: np.array([values[seed] for seed in seeds]) for one, values in by_seed.items()}.__getitem__
         forms, conditions = self._conditions(expansion)
         means = [mean(form, numbers) for form in forms]

@@ -209,7 +209,7 @@ class SeedDifferences:
         if len(self.values) < 2 or not np.isfinite(self.values).all() or (self.infinite and self.values.any()):
             return False
         rounding = ALIKE * self.scale[-1]
-        alike = self.limit != 0 and abs(self.values[-1] - self.limit) <= rounding and bool(self.new[1:].any())
+        alike = abs(self.values[-1] - self.limit) <= rounding and bool(self.new[1:].any())
         return bool(np.ptp(self.values) <= rounding) and not alike
 
     @property

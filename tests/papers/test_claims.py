@@ -3,6 +3,7 @@
 import math
 import random
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from pfl_ops.errors import PflOpsError
 from pfl_ops.papers import conditions
 from pfl_ops.papers.claims import Claim, decided
 from pfl_ops.papers.conditions import Expansion
-from pfl_ops.papers.evidence import ClaimEvidence, SeedDifferences, of_differences
+from pfl_ops.papers.evidence import ClaimEvidence, SeedDifferences, at_least, of_differences
 from pfl_ops.papers.expression import matching, sides
 from pfl_ops.statistics import e_process_above
 
@@ -63,6 +64,7 @@ def test_on_published_numbers(says, status):
         (f"iid/fedavg:{ACC} - iid/fliu:{ACC} > 0.1", "does not hold"),  # 0.10000000000000853 in floats
         (f"abs(iid/fedavg:{ACC} - iid/fliu:{ACC}) <= 0.1", "holds"),
         (f"path/fedavg:{ACC} - path/fliu:{ACC} >= 0.2", "holds"),  # 0.19999999999999998
+        (f"iid/fedavg:{ACC} - iid/fliu:{ACC} - 0.1 > 0", "does not hold"),
         (f"11 * path/fedavg:{ACC} > 3.3", "does not hold"),  # 3.3000000000000003
         (f"iid/fedavg:{ACC} - iid/apfl:{ACC} > 0.1", "holds"),
     ],
@@ -124,6 +126,7 @@ def test_instances_over_two_axes_are_named_by_both():
     }
     verdict = judge(f"*/{{!fedavg}}:{ACC} > */fedavg:{ACC}", numbers)
     assert verdict.count == "1 of 4; not at iid/fliu, iid/apfl, path/apfl"
+    assert judge(f"iid/{{fliu,apfl}}:{ACC} > */fedavg:{ACC}", numbers).instances[0].where == "iid/fliu"
     sides = judge(f"iid/{{fliu,apfl}}:{ACC} > path/{{apfl,fliu}}:{ACC}", numbers)
     assert sides.count == "1 of 4; not at fliu with fliu, apfl with apfl, apfl with fliu"
 
@@ -132,6 +135,15 @@ def test_share_of_instances_is_rounded_up():
     """Two of three are 67 %, three of four 75 %: fewer than 80 %. Half of four is not most of them."""
     assert [Claim("", "", share="8/10").least(n) for n in (3, 4, 5)] == [3, 4, 4]
     assert [Claim("", "", share="most").least(n) for n in (3, 4, 5)] == [2, 3, 3]
+    assert Claim("", "", share="1").least(3) == 3
+
+
+def test_numbers_that_differ_are_shown_with_enough_digits():
+    """Four digits of 12.34561 and 12.34563 read the same, and seven do not; large numbers have no exponent."""
+    numbers = {"iid/fliu": 12.34561, "iid/fedavg": 12.34563, "path/fliu": 1234.5, "path/fedavg": 99999.6}
+    assert judge(f"iid/fliu:{ACC} < iid/fedavg:{ACC}", numbers).instances[0].detail == "12.34561 < 12.34563"
+    difference = judge(f"path/fliu:{ACC} - path/fedavg:{ACC} < path/fedavg:{ACC} < 1", numbers)
+    assert difference.instances[0].detail == "-98765 < 100000 < 1"
 
 
 def test_a_hole_of_the_grid_is_no_instance():
@@ -187,6 +199,46 @@ def test_e_values_are_those_of_the_derivation():
     cdf = stats.t(5).cdf(15 * math.sqrt(5 / (5.1 * d)))
     assert verdict.evidence.largest[0] == pytest.approx(2 * e * cdf)
     assert verdict.evidence.opposing[-1] == pytest.approx(2 * e * (1 - cdf))
+
+
+def test_an_e_value_below_1_is_none():
+    """e⁺ of one difference is 2 F(±√10), F: t with one degree of freedom; the lower one is no evidence, and shown as 1."""
+    for fliu, side in ((95, 0), (85, 1)):
+        largest = ours(ABOVE, pair([fliu], [90])).evidence.largest
+        assert largest[side] > 1 and largest[1 - side] == 1
+
+
+def test_each_direction_has_the_e_value_that_it_needs():
+    """Against the claim e is 54 after four seeds and 302 after five, see above."""
+    verdict = judge(ABOVE, pair([90] * 5, [92, 93, 94, 93, 93]), exact=False)
+    found = {needed: replace(verdict, needed=needed) for needed in ((40, 100), (40, 400), (400, 40))}
+    assert [one.status for one in found.values()] == ["does not hold", "undecided", "does not hold"]
+    assert [found[needed].seeds for needed in ((40, 100), (400, 40))] == [5, 4]
+
+
+def test_the_seeds_foreseen_of_one_of_two_are_those_that_decide_it():
+    """max(a, b) > c with the differences 2, 3, 4 and −1, 1, −2, over again: the mean of two e⁺ reaches 40."""
+    says = f"max(path/{{fliu,apfl}}:{ACC}) > path/fedavg:{ACC}"
+
+    def after(n):
+        of = {"fliu": [92, 93, 94], "apfl": [89, 91, 88], "fedavg": [90, 90, 90]}
+        return ours(says, {f"path/{label}": dict(enumerate(np.resize(each, n))) for label, each in of.items()})
+
+    seeds = after(3).seeds
+    assert seeds and [after(n).status for n in (3, seeds - 1, seeds)] == ["undecided", "undecided", "holds"]
+
+
+def test_an_instance_with_fewer_seeds_keeps_its_last_value():
+    """Of both the smaller evidence for, and the mean of the evidence against."""
+    short = ClaimEvidence(np.array([1.0, 9.0, 4.0]), np.array([1.0, 0.5, 2.0]))
+    both = at_least(2, [short, ClaimEvidence(np.array([1.0, 5.0, 6.0, 7.0, 8.0]), np.ones(5))])
+    assert both.supporting.tolist() == [1, 5, 4, 4, 4] and both.opposing.tolist() == [1, 0.75, 1.5, 1.5, 1.5]
+
+
+def test_one_equal_difference_of_several_is_told():
+    """c − a is 1 in both seeds, so that "c > max(a, b)" can't be decided for."""
+    (one,) = verdict_of_four(f"c:{ACC} > max({{a,b}}:{ACC})", {"a": [8, 9], "b": [8, 8], "c": [9, 10]}).instances
+    assert one.equal
 
 
 def test_above_a_max_is_above_each_of_its_arguments():
@@ -280,6 +332,9 @@ def beyond_limit(difference, limit):
         ),
         ("mean(c:K, max({a,b}:K)) > 8", [[C / 2 + A / 2 - 8, C / 2 + B / 2 - 8]]),
         ("a:K * b:K > 70", [[A * B - 70]]),  # in each seed
+        ("2 * a:K * b:K > 140", [[2 * A * B - 140]]),
+        ("a:K <= c:K", [[C - A]]),
+        ("a:K >= c:K", [[A - C]]),
     ],
 )
 def test_max_and_min_are_conditions_on_means(says, clauses):
@@ -472,6 +527,9 @@ def test_all_claims_of_a_suite_are_one_family():
     assert e[1] > e[0] > 120 and e[2] < 40
     assert found[1].needed[1] == 120 and found[0].needed[0] == 100
     assert set(found[2].needed) == {80.0} == {found[0].needed[1], found[1].needed[0]}
+    near = [judge(ABOVE, {}, exact=False) for _ in range(3)]
+    vars(near[1])["evidence"] = ClaimEvidence(np.array([110.0]), np.ones(1))  # less than 120: no other needs only 100
+    assert {e for one in decided(near) for e in one.needed} == {120.0}
     weak = decided([judge(ABOVE, pair([92, 93, 94, 93], [90] * 4), exact=False)] * 3)
     assert [one.status for one in weak] == ["undecided"] * 3  # alone 54 of 40; here of 120
     assert decided([judge(f"path/apfl:{ACC} > 0", {}, exact=False)])[0].status == "not run"
@@ -529,6 +587,8 @@ def test_an_instance_without_a_common_seed_is_not_called_not_run():
             assert not told.pop("path/apfl")
             assert found.count == "1 of 1; 2 not run; 1 without a common seed"
         assert told == {"iid/fedavg": False, "iid/apfl": False, "path/fedavg": True}
+    told = claim.judge(lambda cell, key: numbers.get(cell.replace("apfl", "fedavg"), {}), LABELS, CELLS).count
+    assert told == "2 of 2; 2 without a common seed"
 
 
 def rounds(says, numbers):
@@ -549,6 +609,7 @@ def test_never_reached_is_later_than_any_round():
         never = {"a": range(n), "b": [math.inf] * n}
         assert rounds(SOONER, never).status == status
         assert rounds(LATER, never).status == ("does not hold" if n == 9 else status)
+    assert rounds(SOONER, {"a": range(5), "b": [math.inf] * 5}).seeds == 9
     verdict = rounds(SOONER, {"a": [math.inf] * 9, "b": [math.inf] * 9})
     assert verdict.status == "undecided" and not verdict.instances[0].agrees
     assert verdict.evidence.largest == (1.0, 1.0)
@@ -652,6 +713,8 @@ def test_false_decisions_on_rounds_are_rare(never):
         (f"path/fliu:{ACC} > path/apfl:{WORST}#last", "can't be read at '#last'"),
         (f"term_0 > path/fliu:{ACC}", "can't be read at 'term_0'"),
         (f"path/fliu:{ACC} < 1e999", "can't be read at '1e999'"),
+        (f"path/fliu:{ACC} < True", "can't be read at 'True'"),
+        (f"0 * path/fliu:{ACC} > 1", "is false whatever the numbers"),
         ("2 > 1", "is about no cell"),
         (f"*/{{fliu,fliu}}:{ACC} > */apfl:{ACC}", "names label fliu twice"),
         (f"max(path/{{!fliu,apfl,fedavg}}:{ACC}) > 1", "means no label"),
