@@ -599,6 +599,17 @@ def test_a_setting_that_a_run_does_not_have_makes_no_group(made: Any, shelf: Any
     assert len(go(shelf(runs)).groups) == 1
 
 
+def test_page_says_every_shared_setting_and_a_method_s_own(made: Any, shelf: Any) -> None:
+    """Adam stands in no line's name, nor does λ of the one line of ditto; η is in the names, since it differs."""
+    adam = {"training.optimiser": "adam", "training.batch_size": None}
+    runs = [made("ditto", seed, **adam, **{"algorithm.lam": 0.3}) for seed in (0, 1)]
+    runs += [made("fedavg", seed, **adam, **{"training.lr": 0.2}) for seed in (0, 1)]
+    [shared] = [text.more for text in texts(go(shelf(runs)).document()) if "all runs of" in text.text]
+    assert {"training.optimiser: adam", "training.batch_size: none", "ditto's algorithm.lam: 0.3"} <= {*shared}
+    named = {line.partition(":")[0] for line in shared}
+    assert named.isdisjoint({"seed", "training.lr", "algorithm.name", "repetitions", "algorithm.lam"})
+
+
 def test_each_group_has_its_notes_and_its_correction(made: Any, shelf: Any) -> None:
     """One test in each group: p is not doubled. Only kmnist lacks a seed."""
     accs = {"fliu": (0.6, 0.7, 0.8), "fedavg": (0.59, 0.68, 0.77)}

@@ -1,6 +1,6 @@
 """A comparison as tables and one report. Column names and units are the same in all of them: see `numbers`."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 
@@ -9,7 +9,7 @@ import pandas as pd
 from pfl_ops import metric_keys, metrics
 from pfl_ops.comparison import EQUAL, LEVEL, Line, Test
 from pfl_ops.display.tables import chance
-from pfl_ops.errors import count, sentence
+from pfl_ops.errors import by_key, count, sentence
 from pfl_ops.reports import numbers
 from pfl_ops.reports.comparison.compared_notes import best_notes, p_notes, scored_notes
 from pfl_ops.reports.comparison.compared_pictures import pictures
@@ -27,15 +27,10 @@ from pfl_ops.reports.pages.document import (
     Text,
     anchor,
 )
-from pfl_ops.results import At
+from pfl_ops.results import At, Result
 from pfl_ops.statistics import mean_std
 from pfl_ops.units import MIB, difference_title, part_of, signed, unit_of
 
-COMMON = (
-    *("data.name", "data.train_size", "partition.kind", "partition.clients", "model.name", "training.rounds"),
-    *("training.local_epochs", "training.local_steps", "training.batch_size", "training.lr", "participation.share"),
-    *("evaluation.split", "evaluation.subset"),
-)
 TRAFFIC = {"sent MiB": "cost/up_bytes", "received MiB": "cost/down_bytes"}
 """Column -> tracked cost of a round: by all clients, and to all of them."""
 SECONDS = "train seconds"
@@ -448,7 +443,7 @@ def _blocks(c: ComparisonData, group: Group) -> tuple[PageBlock, ...]:
     blocks += [stages(c, group)] if any(len(line.stages) > 1 for line in group.lines) else []
     blocks.append(costs(c, group))
     if common := _common(group):
-        blocks.append(Text("Settings that all runs of this group share", "note", common))
+        blocks.append(Text("Settings that all runs of this group, or of a method, share", "note", common))
     return tuple(blocks)
 
 
@@ -459,7 +454,23 @@ def _and(methods: list[str]) -> str:
 
 
 def _common(group: Group) -> tuple[str, ...]:
-    """The settings that all runs of a group share."""
+    """The settings that all runs of a group share, and those of a method itself that all runs of this method do."""
     runs = [run for line in group.lines for run in line.runs]
-    alike = {path: {run.params.get(path, "None") for run in runs} for path in COMMON}
-    return tuple(f"{path}: {values.pop()}" for path, values in alike.items() if len(values) == 1 and values != {"None"})
+    everywhere = _alike(runs)
+    own = {method: _alike(some) for method, some in by_key((run.method, run) for run in runs).items()}
+    return tuple(f"{path}: {text}" for path, text in everywhere.items()) + tuple(
+        f"{method}'s {path}: {text}"
+        for method, settings in own.items()
+        for path, text in settings.items()
+        if path.startswith("algorithm.") and path not in {"algorithm.name", *everywhere}
+    )
+
+
+def _alike(runs: Sequence[Result]) -> dict[str, str]:
+    """The settings that all of these runs have with one value; how many repetitions were asked for is none."""
+    values = by_key((path, text) for run in runs for path, text in run.params.items() if path != "repetitions")
+    return {
+        path: found[0].lower() if found[0] == "None" else found[0]
+        for path, found in values.items()
+        if len(found) == len(runs) and len(set(found)) == 1
+    }
