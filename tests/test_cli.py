@@ -1165,8 +1165,11 @@ def bench(monkeypatch: pytest.MonkeyPatch, fake: Fake, tmp_path: Path) -> list[d
         }
         traces = pd.DataFrame({"method": "fliu", "trial": range(4), "state": "complete", "best": 1.5})
         tests = pd.DataFrame({"method": "fliu", "seed": [0, 1], "score": [1.3, 1.5], "local": 0.9, "global": 0.5})
+        one = SimpleNamespace(
+            experiment=Experiment.of("fliu"), pictures=None, table=pd.DataFrame({"training.lr": [0.01]})
+        )
         made = SimpleNamespace(
-            **{"name": "mine", "studies": {"fliu": SimpleNamespace(experiment=Experiment.of("fliu"), pictures=None)}},
+            **{"name": "mine", "studies": {"fliu": one}},
             **{"table": pd.DataFrame(rows), "traces": traces, "tests": tests, "notes": ("Mark this.",)},
             page="/#/experiments/8/runs",
             costs=pd.DataFrame(

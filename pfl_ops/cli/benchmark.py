@@ -91,15 +91,10 @@ def run_benchmark(experiments: "Sequence[Experiment] | None", finals: int, given
 def _write(made: "Benchmark") -> Path:
     """The report's page, in ./reports/<name>."""
     from pfl_ops.cli.study_page import generated
-    from pfl_ops.display.setting_cards import shared
     from pfl_ops.reports.leaderboards.leaderboard import leaderboard
     from pfl_ops.reports.pages.write import write
 
     first = next(iter(made.studies.values())).experiment
-    about = {
-        **shared(first),
-        "seeds": ", ".join(str(seed) for seed in sorted(set(made.tests["seed"]))) or f"{first.seed}, not tested",
-    }
     title = f"Leaderboard: {first.data.label}, {first.partition.kind}"
     name = "importance_fanova"
     drawable = {
@@ -109,9 +104,31 @@ def _write(made: "Benchmark") -> Path:
     }
     importance = {method: partial(pictures.draw, name) for method, pictures in drawable.items()}
     document = leaderboard(
-        made.name, made.table, made.traces, made.tests, made.notes, about, title, generated(), made.costs, importance
+        made.name,
+        made.table,
+        made.traces,
+        made.tests,
+        made.notes,
+        _shared(made),
+        title,
+        generated(),
+        made.costs,
+        importance,
     )
     return write(document, REPORTS / made.name)
+
+
+def _shared(made: "Benchmark") -> dict[str, str]:
+    """Return the settings that neither vary in a study nor differ between methods: term and text."""
+    from pfl_ops.display.setting_cards import shared
+
+    studies = list(made.studies.values())
+    first, flats = studies[0].experiment, [study.experiment.flat for study in studies]
+    apart = {path for path, value in first.flat.items() if any(flat.get(path) != value for flat in flats)}
+    told = shared(first, apart.union(*(map(str, study.table) for study in studies)))
+    del told["method"]
+    seeds = ", ".join(str(seed) for seed in sorted(set(made.tests["seed"])))
+    return {**told, "seeds": seeds or f"{first.seed}, not tested"}
 
 
 def _show(made: "Benchmark", tracking_uri: str | None) -> None:

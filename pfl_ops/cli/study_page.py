@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pfl_ops
 from pfl_ops.display import tables
-from pfl_ops.display.setting_cards import shared, training
+from pfl_ops.display.setting_cards import shared
 from pfl_ops.errors import sentence
 from pfl_ops.reports.leaderboards.rows import score, table_of
 from pfl_ops.reports.pages.document import Document, ItemList, PageBlock, PageSection, Panel, Picture, Row, Table, Text
@@ -49,17 +49,12 @@ def generated() -> str:
 
 def page(study: "Study") -> Document:
     """Return a study's page."""
-    about = {
-        "method": study.experiment.algorithm.name,
-        **_shared(study),
-        "training": training(study.experiment, [str(name) for name in study.table]),
-    }
     sections = (
         PageSection("", tuple(_chosen(study))),
         PageSection("Confirmation", tuple(_confirmation(study))),
         PageSection("Search", tuple(_search(study))),
         PageSection("Parameters", tuple(_parameters(study))),
-        PageSection("What all trials share", (ItemList(tuple(about.items())),)),
+        PageSection("What all trials share", (ItemList(tuple(_shared(study).items())),)),
     )
     return Document(
         study.name,
@@ -72,7 +67,8 @@ def page(study: "Study") -> Document:
 
 def _shared(study: "Study") -> dict[str, str]:
     """Return what all trials share, term and text; of several environments, the text of each that differs."""
-    each = [shared(experiment) for experiment in study.in_environments or (study.experiment,)]
+    varied = [str(name) for name in study.table]
+    each = [shared(experiment, varied) for experiment in study.in_environments or (study.experiment,)]
     told = {term: "; ".join(dict.fromkeys(one[term] for one in each)) for term in each[0]}
     if study.environments is None:
         return told

@@ -1,6 +1,6 @@
 """An experiment and its clients as a notebook shows them, and the settings of an experiment in words."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,21 +16,29 @@ if TYPE_CHECKING:
     from pfl_ops.data.clients import Clients
 
 
-def shared(experiment: "Experiment") -> dict[str, str]:
-    """Return the settings that a page lists as shared: term and text."""
+TITLED = {
+    *("algorithm.name", "data.name", "data.train_size", "partition.kind", "partition.clients", "model.name"),
+    *("training.rounds", "evaluation.split"),
+}
+"""Paths that the texts of `shared` begin with; trials and tests have another split."""
+
+
+def shared(experiment: "Experiment", apart: Collection[str] = ()) -> dict[str, str]:
+    """Return the settings that a page lists as shared, without those of the paths `apart`: term and text."""
     n, most = experiment.partition.clients, experiment.data.train_size
     samples = "all training samples" if most is None else f"at most {most:,} training samples"
-    return {
-        "data": f"{experiment.data.label}, {samples}",
-        "partition": f"{experiment.partition.kind}, {'clients as given' if n is None else count(n, 'client')}",
-        "network": experiment.model.name,
-        "rounds": str(experiment.training.rounds),
+    terms = {
+        ("method", "algorithm"): experiment.algorithm.name,
+        ("data", "data"): f"{experiment.data.label}, {samples}",
+        ("partition", "partition"): f"{experiment.partition.kind}, "
+        f"{'clients as given' if n is None else count(n, 'client')}",
+        ("network", "model"): experiment.model.name,
+        ("training", "training"): count(experiment.training.rounds, "round"),
+        ("participation", "participation"): "",
+        ("evaluation", "evaluation"): "",
     }
-
-
-def training(experiment: "Experiment", apart: Collection[str] = ()) -> str:
-    """Return the settings of training but the rounds: "batch_size 50, optimiser adam, ..."; `apart`: further paths."""
-    return _of_section(experiment, "training", {"training.rounds", *apart})
+    more = {section: _of_section(experiment, section, {*TITLED, *apart}) for _, section in terms}
+    return {term: ": ".join(filter(None, (text, more[section]))) for (term, section), text in terms.items()}
 
 
 def _of_section(experiment: "Experiment", section: str, apart: Collection[str]) -> str:
@@ -52,22 +60,10 @@ def experiment_card(experiment: "Experiment") -> str:
     seeds = f"seed {first}" if n == 1 else f"{n} repetitions, seeds {first} to {first + n - 1}"
     return cards.card(
         lambda: cards.heading(experiment.label, seeds),
-        lambda: cards.table(TableRows("", ("part", "settings"), tuple(_parts(experiment)), frozenset({0, 1}))),
+        lambda: cards.table(TableRows("", ("part", "settings"), tuple(shared(experiment).items()), frozenset({0, 1}))),
         lambda: cards.table(_changed(experiment)),
         lambda: cards.note(_hash(experiment)),
     )
-
-
-def _parts(experiment: "Experiment") -> Iterator[tuple[str, str]]:
-    """Term and text of each part of an experiment."""
-    told = shared(experiment)
-    names = {"method": "algorithm.name", "partition": "partition.kind", "network": "model.name"}
-    told = {"method": experiment.algorithm.name, **told, "training": training(experiment)}
-    told["rounds"] += f", {100 * experiment.participation.share:g} % of the clients in each"
-    for term, text in told.items():
-        section, _, name = names.get(term, "").partition(".")
-        more = _of_section(experiment, section, {f"{section}.{name}", "partition.clients"}) if section else ""
-        yield term, f"{text}: {more}" if more else text
 
 
 def _changed(experiment: "Experiment") -> TableRows:

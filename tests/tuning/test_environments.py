@@ -608,8 +608,9 @@ def test_page_has_what_trials_share_in_each_environment():
     )  # fmt: skip
     shared = dict(study_page.page(study).sections[-1].blocks[0].items)
     assert shared["environments"] == "mnist, fashion_mnist+partition.clients=5; held out: mnist+iid"
-    assert shared["data"] == "mnist, at most 12,000 training samples; fashion_mnist, at most 12,000 training samples"
-    assert shared["partition"] == "lsqs, 20 clients; lsqs, 5 clients"
+    named = {term: [text.partition(":")[0] for text in shared[term].split("; ")] for term in ("data", "partition")}
+    assert named["data"] == ["mnist, at most 12,000 training samples", "fashion_mnist, at most 12,000 training samples"]
+    assert named["partition"] == ["lsqs, 20 clients", "lsqs, 5 clients"]
 
 
 def test_a_dash_in_a_test_column_has_its_cause():

@@ -1,6 +1,7 @@
 """Pictures of a study: labels, the ones that it is too small for, and settings of matplotlib that stay as they were."""
 
 import itertools
+from types import SimpleNamespace
 
 import matplotlib
 import optuna
@@ -12,6 +13,7 @@ from matplotlib.colors import to_hex
 from optuna.trial import TrialState
 
 from pfl_ops import figures
+from pfl_ops.cli.benchmark import _shared
 from pfl_ops.cli.study_page import page, write_page
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.display.setting_cards import shared
@@ -105,8 +107,22 @@ def test_a_page_says_how_all_trials_train(study, tmp_path):
 
 def test_a_page_of_given_clients_names_no_number():
     """A data set's own clients (`natural`) are as many as it has."""
-    assert shared(Experiment.of("fliu", dataset="digits", clients=7))["partition"] == "lsqs, 7 clients"
-    assert shared(Experiment.of("fliu", partition="natural"))["partition"] == "natural, clients as given"
+    assert shared(Experiment.of("fliu", dataset="digits", clients=7))["partition"].startswith("lsqs, 7 clients: ")
+    assert shared(Experiment.of("fliu", partition="natural"))["partition"].startswith("natural, clients as given")
+
+
+def test_pages_say_held_settings_of_data_and_participation():
+    """α and the cohort's size decide the result; the learning rate varies, and the methods differ in the optimiser."""
+    held = {"dataset": "digits", "partition": "dirichlet", "alpha": 0.3, "participation": 0.2, "data.scaling": "half"}
+    experiments = [Experiment.of(name, **held, optimiser=how) for name, how in (("ditto", "sgd"), ("fedavg", "adam"))]
+    studies = {
+        e.algorithm.name: SimpleNamespace(experiment=e, table=pd.DataFrame({"training.lr": []})) for e in experiments
+    }
+    told = _shared(SimpleNamespace(studies=studies, tests=pd.DataFrame({"seed": [0, 1, 0, 1]})))
+    assert told["data"].startswith("digits, ") and "scaling half" in told["data"]
+    assert "alpha 0.3" in told["partition"] and "share 0.2" in told["participation"]
+    assert told["training"].startswith("20 rounds: local_epochs 1, batch_size 50, lr_decay 1.0, ")
+    assert told["seeds"] == "0, 1" and "method" not in told
 
 
 def test_labels_have_symbols_and_join_the_ranges_of_one_path(pictures):
