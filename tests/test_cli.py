@@ -1700,9 +1700,9 @@ def test_reproduce_says_what_changed_settings_do_before_it_starts(monkeypatch: p
     """Cells that can't be run so were named after all runs, a line each; settings without effect were not named."""
     monkeypatch.setattr(tuning, "reproduce", lambda plan, **_: [])
 
-    def told(*changes: str) -> list[str]:
+    def told(*changes: str, only: str = "path/{local,fedavg,fliu}") -> list[str]:
         given = (word for change in changes for word in ("--set", change))
-        return cli("reproduce", "fliu/table1", "--only", "path/{local,fedavg,fliu}", *given).stderr.splitlines()
+        return cli("reproduce", "fliu/table1", "--only", only, *given).stderr.splitlines()
 
     assert told("training.momentum=0.5") == [
         "no run of fliu/table1 path/local, path/fliu: training: momentum belongs to optimiser sgd, not adam"
@@ -1714,6 +1714,11 @@ def test_reproduce_says_what_changed_settings_do_before_it_starts(monkeypatch: p
         f"without effect: participation.weighting in 2 of 3 cells that have it {why}"
     ]
     assert told("training.lr=0.1") == []
+    why = "(no chosen cell is changed by it)"
+    assert told("training.lr=0.01", only="path/fedavg") == [f"without effect: training.lr {why}"], "its own rate"
+    for cells, line in (("{fedavg,drdm}", ""), ("fedavg", f"without effect: algorithm.alpha {why}\n")):
+        words = ("--only", f"a0.1/{cells}", "--set", "algorithm.alpha=2")
+        assert cli("reproduce", "drdm/table3", *words).stderr == line
 
 
 def test_claims_are_summed_up_apart_by_origin_and_network() -> None:

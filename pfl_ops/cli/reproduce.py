@@ -166,7 +166,7 @@ def reproduce(
         plans = [tuning.plan(chosen, size, repetitions=repetitions, data_dir=data_dir, changes=changes)]
     for part in (part for plan in plans for part in plan.parts):
         say(err(), *(f"no run of {line}" for line in problem_lines(part.suite.name, part.problems)))
-    say(err(), _unread(chain.from_iterable(plan.wanted for plan in plans)))
+    say(err(), _unread(chain.from_iterable(plan.wanted for plan in plans), changes))
     kept = _known_results(results, [one for one, _ in chosen], size, changes, data_dir) if results is not None else {}
     keeper = _Keeper(reports, results, data_dir, tracking_uri, own)
     found: list[Reproduced] = []
@@ -192,8 +192,8 @@ def reproduce(
         raise together({what: in_a_line(why) for what, why in wrong.items()}) from next(iter(wrong.values()))
 
 
-def _unread(jobs: "Iterable[CellRun]") -> str:
-    """Return one line on changed settings that change no result of some cells; "": there are none."""
+def _unread(jobs: "Iterable[CellRun]", changes: Mapping[str, Any]) -> str:
+    """Return one line on changed settings that change no result of some cells, or no cell; "": there are none."""
     from pfl_ops.papers.overrides import single_paths
 
     cells: Counter[str] = Counter()
@@ -207,6 +207,7 @@ def _unread(jobs: "Iterable[CellRun]") -> str:
         f"{path}{f' in {n} of {cells[path]} cells that have it' if n < cells[path] else ''} ({why})"
         for (path, why), n in idle.items()
     ]
+    told += [f"{path} (no chosen cell is changed by it)" for path in single_paths(changes) if path not in cells]
     return f"without effect: {'; '.join(told)}" if told else ""
 
 

@@ -114,7 +114,7 @@ def _check_apart(suite: Suite, changes: Changes) -> None:
         if other != before:
             raise PflOpsError(
                 f"--set {', '.join(as_flags(changes))} makes cells {name} and {cell.name} of {suite.name} one "
-                "experiment; choose cells with --only"
+                "experiment, whatever --only chooses: a suite's cells differ in it"
             )
 
 
