@@ -244,12 +244,12 @@ def test_smoke_has_no_difference_no_mark_and_no_verdict(tmp_path: Path) -> None:
 
 
 def test_changed_settings_are_marked_and_kept_apart(tmp_path: Path) -> None:
-    """γ exists for FLIU only, so that of six cells two are changed."""
+    """γ exists for FLIU only, so that of six cells two are changed, and of the four that were run one."""
     changes = {"algorithm.gamma": {"kind": "fixed", "value": 0.5}, "training.rounds": 7}
     plain, changed, gamma = run(), run(changes=changes), run(changes={"algorithm.gamma.kind": "fixed"})
     assert changed.changed == [cell.name for cell in SUITE.cells]
     assert gamma.changed == ["iid/fliu", "path/fliu"]
-    assert "in 2 cells; the others lack the setting" in warnings(suite_report(gamma))
+    assert "in 1 of 4 cells that were run; the others lack the setting" in warnings(suite_report(gamma))
     text = to_markdown(suite_report(changed))
     assert "Changed by --set: algorithm.gamma=" in text and "training.rounds=7, in all cells" in text
     assert "| `training.rounds` | 100 | 100 | 7 (--set) |" in text

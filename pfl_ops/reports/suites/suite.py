@@ -58,9 +58,9 @@ def _first(run: SuiteRun) -> Iterator[PageBlock]:
             "stands below. The numbers are those of these settings, and so are the verdicts on claims."
         )
     if run.changes:
-        every = len(run.changed) == len(run.suite.cells)
-        some = f"{count(len(run.changed), 'cell')}; the others lack the setting, or had this value"
-        where = "all cells" if every else some
+        there = [cell in run.changed for cell in run.outcomes]
+        some = f"{sum(there)} of {len(there)} cells that were run; the others lack the setting, or had this value"
+        where = "all cells that were run" if all(there) else some
         yield Text.warning(
             f"Changed by --set: {run.changes_in_words}, in {where}. The numbers are those of the changed settings, and "
             "so are the verdicts on claims."
