@@ -37,16 +37,18 @@ def shared(experiment: "Experiment", apart: Collection[str] = ()) -> dict[str, s
         ("participation", "participation"): "",
         ("evaluation", "evaluation"): "",
     }
-    more = {section: _of_section(experiment, section, {*TITLED, *apart}) for _, section in terms}
+    paths = {path for path, value in experiment.flat.items() if value not in (None, ())} | experiment.changed().keys()
+    paths -= {*TITLED, *apart}
+    more = {section: _of_section(experiment, section, paths) for _, section in terms}
     return {term: ": ".join(filter(None, (text, more[section]))) for (term, section), text in terms.items()}
 
 
-def _of_section(experiment: "Experiment", section: str, apart: Collection[str]) -> str:
-    """Return the settings of a section that have a value."""
+def _of_section(experiment: "Experiment", section: str, paths: Collection[str]) -> str:
+    """Return those settings of a section that are among the paths."""
     return ", ".join(
         f"{path.removeprefix(f'{section}.')} {_text(value)}"
         for path, value in experiment.flat.items()
-        if path.startswith(f"{section}.") and path not in apart and value not in (None, ())
+        if path.startswith(f"{section}.") and path in paths
     )
 
 

@@ -111,6 +111,12 @@ def test_a_page_of_given_clients_names_no_number():
     assert shared(Experiment.of("fliu", partition="natural"))["partition"].startswith("natural, clients as given")
 
 
+def test_settings_without_a_value_that_have_one_by_default_are_named():
+    """Of full batches and steps in place of epochs."""
+    told = shared(Experiment.of("fedavg", dataset="digits", batch_size=None, local_steps=3))["training"]
+    assert told.startswith("20 rounds: local_epochs none, local_steps 3, batch_size none, ") and "weights" not in told
+
+
 def test_pages_say_held_settings_of_data_and_participation():
     """α and the cohort's size decide the result; the learning rate varies, and the methods differ in the optimiser."""
     held = {"dataset": "digits", "partition": "dirichlet", "alpha": 0.3, "participation": 0.2, "data.scaling": "half"}
