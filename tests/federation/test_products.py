@@ -47,6 +47,31 @@ def test_products_are_those_of_float64(inputs, models, shapes, biased, calls) ->
     torch.testing.assert_close(one.double(), exact[0], rtol=0, atol=1e-4)
 
 
+@pytest.mark.parametrize("strided", ["x", "weight", "bias"])
+@pytest.mark.parametrize("how", ["every second", "transposed", "repeated"])
+def test_any_strides(strided, how, calls) -> None:
+    """Numbers that do not lie side by side, of one model and of three."""
+    g = torch.Generator().manual_seed(0)
+    given = {
+        "x": torch.randn(3, 100, 50, generator=g),
+        "weight": torch.randn(3, 300, 50, generator=g),
+        "bias": torch.randn(3, 300, generator=g),
+    }
+    values = given[strided]
+    given[strided] = {
+        "every second": values.repeat_interleave(2, -1)[..., ::2],
+        "transposed": values.mT.contiguous().mT,
+        "repeated": values[..., :1].expand_as(values),
+    }[how]
+    x, weight, bias = given.values()
+    exact = torch.einsum("cbi,coi->cbo", x.double(), weight.double()) + bias.double()[:, None]
+    with torch.no_grad():
+        found = [linears(x, weight, bias), linears(x[:1], weight, bias)[:1], linear(x[0], weight[0], bias[0])[None]]
+    assert (100, 50, 300) in calls and (100, 50, 900) in calls
+    for scores in found:
+        torch.testing.assert_close(scores.double(), exact[: len(scores)], rtol=0, atol=1e-4)
+
+
 def test_onednn_has_large_products_in_float32_without_gradients_and_no_others(calls) -> None:
     x, weight = torch.ones(1, 100, 50), torch.ones(1, 300, 50)
     with torch.no_grad():

@@ -25,6 +25,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """
     if not _takes(x, weight):
         return F.linear(x, weight, bias)
+    bias = None if bias is None else bias.contiguous()  # it would take the numbers that follow the first one in memory
     scores: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
     return scores
 
