@@ -17,6 +17,9 @@ READERS = {".npz": read_npz, ".csv": read_table, ".parquet": read_table}
 ARRAY_RULES, TABLE_RULES = 1, 3
 """Versions of the rules by which they read: a file is unpacked again after a change of these."""
 
+OTHER_DATA = "try --dataset digits, which needs no download."
+"""Last advice to who lacks a data set."""
+
 Form: TypeAlias = tuple[tuple[int, ...], int]
 """Shape of a sample and number of classes that a named data set must have."""
 
@@ -64,8 +67,8 @@ def named(name: str, form: Form, folders: list[Path]) -> store.Unpacked:
         except DataError as error:
             raise DataError(
                 f"{name} is not in {' or '.join(map(_short, folders))} and could not be downloaded ({error}).\n"
-                f"Put {name}.npz (x_train, y_train, x_test, y_test) there, name its folder with --data-dir, or try "
-                "--dataset digits, which needs no download."
+                f"Put {name}.npz (x_train, y_train, x_test, y_test) there, name its folder with --data-dir, or "
+                f"{OTHER_DATA}"
             ) from error
 
     return store.unpacked(_download(name), download)
@@ -82,7 +85,7 @@ def text(roles: shakespeare.Count, records: shakespeare.Count, folders: list[Pat
         raise DataError(
             f"shakespeare is not in {' or '.join(map(_short, folders))}, and is never downloaded.\n"
             f"Put {shakespeare.ROLES_FILE}.xz there, or LEAF's own JSON into shakespeare/ there (all_data*.json, or "
-            "train/ and test/), name its folder with --data-dir, or try --dataset digits, which needs no download."
+            f"train/ and test/), name its folder with --data-dir, or {OTHER_DATA}"
         )
     stats = [(file.resolve(), file.stat()) for file in files]
     source = f"shakespeare {roles} {records} 1 " + " ".join(f"{file} {_state(stat)}" for file, stat in stats)

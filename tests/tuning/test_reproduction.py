@@ -12,12 +12,14 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "papers"))
 from toy_suite import ACC, TOY
 
 from pfl_ops import tag_names, tuning
+from pfl_ops.data import download
+from pfl_ops.data.npz import DataError
 from pfl_ops.errors import PflOpsError
 from pfl_ops.federation.loop.diverged import Diverged
 from pfl_ops.federation.settings import Execution
 from pfl_ops.jobs.report import Failure
 from pfl_ops.jobs.runner import JobEvent
-from pfl_ops.papers import Claim, Divergences, KeptRuns, Measure, Suite
+from pfl_ops.papers import Claim, Divergences, KeptRuns, Measure, Suite, find
 from pfl_ops.recording import FINISHED
 from pfl_ops.results import Result
 from pfl_ops.tracking.target.run_info import RunInfo
@@ -98,6 +100,21 @@ def test_of_another_scale_each_seed_is_shown_once() -> None:
     (found,) = elsewhere(plan.parts[0], "smoke", runs).items()
     assert found[0] == "small"
     assert [(one.seed, one.value(ACC)) for one in found[1]["path/fliu"]] == [(0, 1.5), (1, 1.25)]
+
+
+def test_plan_without_the_data_advises_smoke_and_no_flag_of_run(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """`reproduce` has no --dataset; at smoke other data take the place of those that are missing."""
+
+    def fetch(name: str) -> None:
+        raise DataError("no network")
+
+    monkeypatch.setattr(download, "fetch", fetch)
+    monkeypatch.setenv("PFL_OPS_CACHE", str(tmp_path))
+    suite = find("fedas/fig6b")
+    with pytest.raises(PflOpsError, match=r"--data-dir, or take --scale smoke, which uses other data in its place\.$"):
+        tuning.plan([(suite, suite.cells)], "small", data_dir=str(tmp_path))
 
 
 def looked_up(

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 
 from pfl_ops.config.experiment import Experiment
 from pfl_ops.data.datasets import here
+from pfl_ops.data.sources import OTHER_DATA
 from pfl_ops.errors import PflOpsError
 from pfl_ops.papers import Cell, Changes, ScaleName, Suite, overrides
 
@@ -143,7 +144,10 @@ def _part(
             )
         except PflOpsError as error:
             if cell.name in names:
-                problems[cell.name] = str(error).removeprefix(_named(suite, cell.name))
+                told = str(error).removeprefix(_named(suite, cell.name))
+                problems[cell.name] = told.replace(
+                    OTHER_DATA, "take --scale smoke, which uses other data in its place."
+                )
             continue
         if data:
             stand_ins[cell.name] = data
