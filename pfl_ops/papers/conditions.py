@@ -229,7 +229,7 @@ class Expansion:
                 "not known"
             )
         one = Product(tuple(form[0][0] for form in varying))
-        return ((LinearCombination(((one, 1.0),)).times(factor),),)
+        return ((LinearCombination(((one, 1.0),)),),)
 
     def _checked(self, count: int) -> None:
         if count > MOST_COMBINATIONS:

@@ -71,6 +71,21 @@ def test_a_source_is_about_the_label_and_not_about_all_cells_of_the_method() -> 
     suite = with_choices(suite, CHOICES)
     source = suite.sources_of(suite.cell("iid/fast"))["training.lr"]
     assert source is not None and source.reason == "chosen for the test"
+    other = Level({"algorithm.name": "local", "training.lr": 0.25}, "CLT")  # the rate that was chosen for FedAvg
+    suite = with_choices(
+        replace(SUITE, axes={**SUITE.axes, "method": {**SUITE.axes["method"], "local": other}}), CHOICES
+    )
+    source = suite.sources_of(suite.cell("iid/local"))["training.lr"]
+    assert source is not None and source.reason == "chosen for the test"
+
+
+def test_choices_of_a_scale_leave_what_else_a_level_sets_there() -> None:
+    """They have no budget to compare if they were made by hand."""
+    fliu = replace(SUITE.axes["method"]["fliu"], at={"medium": {"training.rounds": 7}})
+    suite = replace(SUITE, axes={**SUITE.axes, "method": {**SUITE.axes["method"], "fliu": fliu}})
+    suite = with_choices(suite, replace(CHOICES, scale="medium", status="looked", budget=""))
+    training = suite.experiment(suite.cell("path/fliu"), "medium").training
+    assert (training.rounds, training.lr) == (7, 0.5)
 
 
 @pytest.mark.parametrize("status", ["chosen", "looked"])
@@ -101,11 +116,12 @@ def test_choices_of_one_scale_are_for_it_alone() -> None:
     assert suite.departures_at("full") == suite.departures_at("small") == SUITE.departures
     one, two, told = suite.departures_at("medium")
     assert (one.text, two.text) == ("One.", "Two.") and told.text.startswith("At scale medium settings of which")
-    again = with_choices(suite, replace(at_medium, methods={**CHOICES.methods, "fliu": {"training.lr": 0.75}}))
+    fliu = {"training.lr": 0.75, "training.local_epochs": 2}
+    again = with_choices(suite, replace(at_medium, methods={**CHOICES.methods, "fliu": fliu}))
     assert again.departures == suite.departures
     assert again.experiment(again.cell("path/fliu"), "medium").training.lr == 0.75
 
-    whole = with_choices(suite, CHOICES)
+    whole = with_choices(again, CHOICES)
     assert whole.departures == with_choices(SUITE, CHOICES).departures
     for cell in whole.cells:
         assert whole.experiment(cell, "medium") == with_choices(SUITE, CHOICES).experiment(cell, "medium")
@@ -173,7 +189,8 @@ def test_a_value_that_the_scale_of_the_call_sets_otherwise_is_refused(tmp_path: 
     """The cells of small ran at the scale's rate, on a page that said that rates were chosen by the rule."""
     suite = replace(SUITE, small=Scale({"training.lr": 0.03}))
     file = tmp_path / "chosen.yaml"
-    file.write_text(CHOICES.to_yaml())
+    fliu = {"training.lr": 0.5, "training.local_epochs": 4}  # smoke has one epoch
+    file.write_text(replace(CHOICES, methods={**CHOICES.methods, "fliu": fliu}).to_yaml())
     for scale in ("full", "medium", "smoke"):
         assert with_file([suite], file, scale)
     with pytest.raises(PflOpsError, match=r"cell iid/fedavg at scale small: training\.lr is 0\.03 and not the chosen"):

@@ -202,7 +202,7 @@ def test_e_values_are_those_of_the_derivation():
 
 
 def test_an_e_value_below_1_is_none():
-    """e⁺ of one difference is 2 F(±√10), F: t with one degree of freedom; the lower one is no evidence, and shown as 1."""
+    """e⁺ of one difference is 2 F(±√10), F: t with one degree of freedom; the lower one is no evidence: 1."""
     for fliu, side in ((95, 0), (85, 1)):
         largest = ours(ABOVE, pair([fliu], [90])).evidence.largest
         assert largest[side] > 1 and largest[1 - side] == 1

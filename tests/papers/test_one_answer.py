@@ -7,7 +7,7 @@ import pytest
 from toy_suite import ACC, TOY, G
 
 from pfl_ops.cli.reproduce import _list
-from pfl_ops.papers import Changes, Claim, Suite, find
+from pfl_ops.papers import Changes, Claim, Published, Suite, find
 from pfl_ops.papers.suite_run import SuiteRun
 from pfl_ops.reports.suites import verdicts
 from pfl_ops.results import Result
@@ -43,6 +43,26 @@ def test_equal_scores_that_no_class_has_are_no_failure() -> None:
     assert told(TOY, iid__fedavg=[0.85] * 3) == set()
     assert told(TOY, iid__fedavg=[0.1] * 3) == {"iid/fedavg"}
     assert told(find("fedavg2rep/table3"), shakespeare__j4__fedavg=[0.163] * 3) == {"shakespeare/j4/fedavg"}
+
+
+def test_some_seeds_of_one_answer_are_a_failure_far_below_trained_networks() -> None:
+    """Three of four at 10 % are below half of another cell's 80 %, and not below half of their own 15 %."""
+    assert told(TOY, iid__fedavg=[0.8, 0.7], iid__local=[0.1, 0.1, 0.1, 0.15]) == {"iid/local"}
+    assert told(TOY, iid__fedavg=[0.1, 0.1, 0.1, 0.15]) == set()
+    assert told(find("fedavg2rep/table3"), shakespeare__j4__fedavg=[0.95] * 3) == set()
+    assert [told(TOY, iid__fedavg=[share] * 3) for share in (0.08, 0.07)] == [{"iid/fedavg"}, set()]
+
+
+def test_a_failure_that_the_paper_prints_is_the_same_number_as_it_rounds() -> None:
+    suite = replace(TOY, published={("iid/fedavg", G): Published(10.0)})
+    assert [told(suite, iid__fedavg=[share] * 3) for share in (0.10004, 0.10008)] == [set(), {"iid/fedavg"}]
+
+
+def test_values_are_those_of_the_suite_s_round() -> None:
+    """The last round has 50 and the best one 75, in percent."""
+    run = Result.of_numbers(0, {f"final/{ACC}": 0.5, f"best/{ACC}": 0.75})
+    found = {at: SuiteRun(replace(TOY, at=at), "full", {"iid/fedavg": [run]}) for at in ("final", "best")}
+    assert [found[at].values("iid/fedavg", TOY.measure(ACC)) for at in found] == [[50.0], [75.0]]
 
 
 def test_share_of_a_class_is_larger_where_clients_hold_few_classes() -> None:

@@ -77,6 +77,11 @@ def test_sections_that_cannot_be_set(given, message):
         check_changes([TOY], assignments([given]))
 
 
+def test_a_path_of_no_cell_is_refused_beside_one_that_exists():
+    with pytest.raises(PflOpsError, match=r"no setting of these cells named 'training\.lrr'"):
+        check_changes([TOY], {"training.lr": 0.1, "training.lrr": 0.2})
+
+
 def test_what_an_axis_varies_cannot_be_set():
     """With lsqs for both, FedAvg on iid and on path would be one experiment; one rate for FLIU and FedAvg is not."""
     with pytest.raises(

@@ -7,10 +7,11 @@ import pandas as pd
 import pytest
 from toy_suite import ACC, TOY
 
+from pfl_ops.config.experiment import Experiment
 from pfl_ops.errors import PflOpsError
 from pfl_ops.papers import Level, Scale, Suite, all_suites, find
 from pfl_ops.papers.measure_keys import history_keys
-from pfl_ops.papers.substitute import BATCH, CLIENTS, ROUNDS, SAMPLES
+from pfl_ops.papers.substitute import BATCH, CLIENTS, ROUNDS, SAMPLES, cut, moved
 from pfl_ops.papers.suite import differences
 from pfl_ops.results import Result
 
@@ -139,6 +140,20 @@ def test_what_is_small_already_stays():
     suite = replace(TOY, base={**TOY.base, "partition.clients": 3, "training.batch_size": 5})
     smoke = suite.experiment(suite.cell("iid/fedavg"), "smoke")
     assert (smoke.partition.clients, smoke.training.batch_size) == (3, 5)
+
+
+def test_smoke_cuts_what_is_all_and_keeps_five_samples_a_class():
+    """CIFAR-100's classes need 500; "none" is all samples, or a full batch."""
+    small = cut(Experiment.of("fedavg", dataset="cifar100", repetitions=3).override({"training.batch_size": None}))
+    assert (small.data.train_size, small.training.batch_size, small.repetitions) == (500, BATCH, 1)
+
+
+def test_natural_clients_become_others_on_digits():
+    """Their texts have no classes of digits; a client of PATH has ten of these at most."""
+    natural = moved(Experiment.of("fedavg", dataset="shakespeare", partition="natural"), "digits")
+    assert (natural.partition.kind, natural.partition.clients) == ("lsqs", CLIENTS)
+    path = Experiment.of("fedavg", dataset="cifar100", partition="path").override({"partition.classes_per_client": 30})
+    assert moved(path, "digits").get("partition.classes_per_client") == 10
 
 
 def test_a_cut_cohort_still_averages():
