@@ -132,6 +132,16 @@ def test_a_configuration_is_left_out_if_another_setting_has_no_usual_value_here(
     assert {point["training.batch_size"] for point in warm_start(earlier, settings(space)).points.values()} == {8}
 
 
+def test_a_value_keeps_its_own_reason_where_nothing_replaces_it(earlier: StudyStorage) -> None:
+    """lr of at most 0.1 here, and the experiment's is 0.7: trial 1 is left out whole, its 0.5 for being too large."""
+    found = warm_start(earlier, settings("algorithm.x: {float: [0, 1]}\ntraining.lr: {float: [0.001, 0.1]}", lr=0.7))
+    assert list(found.points) == [2, 3]
+    assert found.left_out == {
+        "algorithm.x=0.9": "training.lr: 0.7 is outside [0.001, 0.1]",
+        "training.lr=0.5": "0.5 is outside [0.001, 0.1]",
+    }
+
+
 @pytest.mark.parametrize(
     ("space", "message"),
     [

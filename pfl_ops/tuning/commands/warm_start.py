@@ -128,7 +128,7 @@ def _point(settings: Settings, configuration: Point) -> tuple[Point | None, dict
         problem = point_problem(settings.space.parameters, point)
         if problem is None and (error := refusal(settings.experiment, point)):
             problem = in_a_line(error)
-        left_out = {**left_out, **dict.fromkeys(configuration, problem)} if problem else left_out
+        left_out = dict.fromkeys(configuration, problem) | left_out if problem else left_out
     taken_over = len(left_out) < len(configuration)
     return point if taken_over else None, {short({key: configuration[key]}): why for key, why in left_out.items()}
 
