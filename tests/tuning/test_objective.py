@@ -180,8 +180,10 @@ def test_trials_as_good_as_the_choice_are_named() -> None:
     found = Confirmation(goal.metrics[0], True, {0: {1000: 0.1}, 1: {1000: 0.2}}, {}, 1, (1000,))
     confirmed = replace(study, trial=1, confirmation=found)
     assert confirmed.tie_note == "as good in the search as trial 001, and later, so not repeated with new seeds: 002"
+    assert replace(confirmed, table=table.assign(**{goal.metrics[0]: 0.0})).tie_note.endswith("new seeds: 002")
     many = pd.concat([table.iloc[1:2].assign(trial=t, **{"training.lr": 1.0 + t}) for t in range(10)])
     assert replace(study, table=many).tie_note.endswith("not chosen: 001, 002, 003, 004, 005, 006, 007, 008 and 1 more")
+    assert replace(study, table=many[:9]).tie_note.endswith("006, 007, 008")
     assert replace(study, objective=Objective(("a", "b"), ("max", "max"))).tie_note == ""
 
 
