@@ -106,7 +106,7 @@ _shared = contextlib.ExitStack()
 
 @pytest.fixture(scope="session")
 def shared() -> contextlib.ExitStack:
-    """What files of `TOGETHER` share, until the last of them has run in this process."""
+    """A stack of all that files of `TOGETHER` share, until the last of them has run in this process."""
     return _shared
 
 

@@ -43,19 +43,26 @@ class Clock:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 0.0
-        batch = Feed.batch
+        batch, score, scores, scoring = Feed.batch, Scorer.score, Scorer._scores, []
 
         def counted(feed: Feed, samples: Any) -> Any:
-            self.now += samples.numel() * (1e-3 if torch.is_grad_enabled() else 1e-3 / 3)
+            if torch.is_grad_enabled() or not scoring:
+                self.now += samples.numel() * (1e-3 if torch.is_grad_enabled() else 1e-3 / 3)
             return batch(feed, samples)
 
-        scores = Scorer._scores
+        def scored(*args: Any, **settings: Any) -> Any:
+            scoring.append(True)
+            try:
+                return score(*args, **settings)
+            finally:
+                scoring.pop()
 
         def asked(scorer: Scorer, models: Models, x: torch.Tensor) -> torch.Tensor:
-            self.now += (len(models.params) - len(x)) * x.shape[1] * 1e-3 / 3  # models that share their samples
+            self.now += len(models.params) * x.shape[1] * 1e-3 / 3
             return scores(scorer, models, x)
 
         monkeypatch.setattr(Feed, "batch", counted)
+        monkeypatch.setattr(Scorer, "score", scored)
         monkeypatch.setattr(Scorer, "_scores", asked)
         monkeypatch.setattr("time.perf_counter", lambda: self.now)
 

@@ -260,7 +260,7 @@ def test_pooled_inputs_are_made_once_as_far_as_they_are_kept(monkeypatch: pytest
     monkeypatch.setattr(s.feed, "batch", lambda samples: made.append(samples.shape) or batch(samples))
     for kept, times in ((8 * 2 * 4, 1), (8 * 2 * 4 - 1, 2)):
         monkeypatch.setattr("pfl_ops.federation.scoring.evaluate.KEPT_INPUTS", kept)
-        s._kept_inputs.clear()
+        s._kept_inputs = None
         for labels in ([0, 1, 2], [1, 2, 0]):
             s.score([each(s, labels, [0, 1, 3])], pooled=True)
         assert made.count((8,)) == times

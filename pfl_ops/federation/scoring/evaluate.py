@@ -33,7 +33,7 @@ from pfl_ops.system.memory import out_of_memory
 
 BATCH = 500  # samples that one model is shown at once
 KEPT_ANSWERS = 1 << 28  # bytes: above it, a model that a client holds in two stages is asked twice
-KEPT_INPUTS = 16 << 20  # bytes of pooled samples as networks take them, which are not made anew for each model
+KEPT_INPUTS = 16 << 20  # bytes of pooled samples as networks take them: above it, they are made anew for each call
 ANSWERS = 10_000  # models times samples at once: activations take memory
 
 
@@ -87,6 +87,20 @@ class Shown(NamedTuple):
     pool: Tensor
 
 
+class KeptInputs(NamedTuple):
+    """Pooled samples as networks take them.
+
+    Attributes:
+        samples: their numbers, int64 [m]. x, y: their inputs and labels, as `Feed.batch` gives them.
+        version: PyTorch's count of changes of `x` when it was made: a layer may change its input in place.
+    """
+
+    samples: Tensor
+    x: Tensor
+    y: Tensor
+    version: int
+
+
 class Groups(NamedTuple):
     """Models that are asked in one call: each on its own client's samples, or all on the pooled ones."""
 
@@ -132,7 +146,7 @@ class Scorer:
         self._answered: dict[int, OwnAnswers] = {}
         self._shown_samples: dict[bool, Shown] = {}
         self._tested: dict[int, tuple[Companions, np.ndarray]] = {}
-        self._kept_inputs: dict[bytes, tuple[Tensor, Tensor, int]] = {}
+        self._kept_inputs: KeptInputs | None = None
 
     def score(self, models: Iterable[Models], *, pooled: bool, full: bool = False) -> Scores:
         """Scores of one stage.
@@ -319,24 +333,20 @@ class Scorer:
     def _answers_at_once(self, models: Models, samples: Tensor) -> Tensor:
         """`_answers` in one call a batch."""
         found = [torch.zeros(len(models.params), 0, dtype=torch.bool, device=self.feed.device)]
-        for s in samples.split(at_once(len(models.params))):
-            x, y = self._pooled_batch(s)
+        for x, y in self._pooled_batches(samples, at_once(len(models.params))):
             found.append(_are_right(self._scores(models, x[None]), y))
         return torch.cat(found, dim=1)
 
-    def _pooled_batch(self, samples: Tensor) -> tuple[Tensor, Tensor]:
-        """`Feed.batch` of pooled samples, which model after model is shown: on a CPU the last ones are kept."""
-        if self.feed.device.type != "cpu":
-            return self.feed.batch(samples)
-        key = samples.numpy().tobytes()
-        x, y, version = self._kept_inputs.pop(key, (None, None, 0))
-        if x is None or y is None or x._version != version:  # a layer may have changed its input in place
-            x, y = self.feed.batch(samples)
+    def _pooled_batches(self, samples: Tensor, size: int) -> Iterable[tuple[Tensor, Tensor]]:
+        """`Feed.batch` of pooled samples in pieces; on a CPU the last few are kept: many models are shown them."""
+        feed, kept = self.feed, self._kept_inputs
+        if feed.device.type != "cpu" or len(samples) * feed.x[:1].numel() * feed.dtype.itemsize > KEPT_INPUTS:
+            return map(feed.batch, samples.split(size))
+        if kept is None or not torch.equal(kept.samples, samples) or kept.x._version != kept.version:
+            x, y = feed.batch(samples)
             x = x.contiguous() if self.trainer.passes.chain is not None else x
-        self._kept_inputs[key] = x, y, x._version
-        while sum(kept.nbytes for kept, _, _ in self._kept_inputs.values()) > KEPT_INPUTS:
-            del self._kept_inputs[next(iter(self._kept_inputs))]
-        return x, y
+            self._kept_inputs = kept = KeptInputs(samples.clone(), x, y, x._version)
+        return zip(kept.x.split(size), kept.y.split(size), strict=True)
 
     def _scores(self, models: Models, x: Tensor) -> Tensor:
         """Scores [c, B, L] on x [c, B, ...], or on the same x [1, B, ...] for all."""
