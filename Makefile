@@ -54,6 +54,9 @@ results: $(STAMP) ## run what docs/results lacks, its undecided claims for HOURS
 	$(BIN)/pfl-ops reproduce fliu/table1 --only '{iid,ls,qs}/{fedavg,fliu}' --scale medium --repetitions 6 --results docs/results
 	$(BIN)/pfl-ops reproduce fliu/table1 --only '{iid,ls,qs,lsqs}/{fliu75,fliu90}' --scale medium --repetitions 3 --results docs/results
 	$(BIN)/pfl-ops reproduce fliu/table1 --only '{iid,ls}/{fliu,fliu75}' --scale medium --repetitions 9 --results docs/results
+	$(BIN)/pfl-ops reproduce fliu/table1 --only iid/fliu10 --scale medium --repetitions 3 --results docs/results
+	$(BIN)/pfl-ops reproduce fliu/table1 --only iid/fliu50 --scale medium --repetitions 7 --results docs/results
+	$(BIN)/pfl-ops reproduce fliu/table2 --only 'path/{fedavg,fliu}' --scale medium --repetitions 5 --results docs/results
 	$(BIN)/pfl-ops reproduce fliu/table3 --only 'mnist/k100/{ls,qs,lsqs}/{fedavg,fliu}' --scale medium --repetitions 6 --results docs/results
 	$(BIN)/pfl-ops reproduce fliu/table3 --only mnist/k100/lsqs/local --scale medium --repetitions 6 --results docs/results
 	$(BIN)/pfl-ops reproduce fliu/table3 --only 'mnist/k100/lsqs/{apfl,fedfomo}' --scale medium --repetitions 7 --results docs/results
